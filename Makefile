@@ -1,0 +1,49 @@
+# Everything here sets up .venv first; PYTHON picks the interpreter it is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Torch is pinned to the release that the tests run against.
+TORCH := torch==2.13.0
+SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py') setup.py pyproject.toml
+
+.PHONY: demo test nightly lint bench wheel clean
+
+demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
+	$(BIN)/python -m hisparse_ops demo $(ARGS)
+
+test: $(VENV)/installed lint  ## lint, type check, ABI audit, and the default tier of the tests
+	$(BIN)/torch-abi-audit --check both $$($(BIN)/python -c "import hisparse_ops._native as n; print(n.library.__file__)")
+	$(BIN)/python -m pytest $(ARGS)
+
+nightly: $(VENV)/installed  ## every test
+	$(BIN)/python -m pytest --tier nightly $(ARGS)
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $$(find ops -name '*.h' -o -name '*.cpp')
+	$(BIN)/mypy
+
+bench: $(VENV)/installed  ## time every op
+	$(BIN)/python -m benchmarks $(ARGS)
+
+wheel: $(VENV)/installed  ## an abi3 wheel in dist/, audited
+	rm -rf dist && $(BIN)/python -m build --wheel --no-isolation
+	rm -rf build/audit && $(BIN)/python -m zipfile -e dist/*-cp310-abi3-*.whl build/audit
+	$(BIN)/torch-abi-audit --check both build/audit/hisparse_ops/_C.abi3.so
+
+$(VENV)/ready: pyproject.toml
+	@echo "setting up $(VENV): $(TORCH) and the build tools, about a minute"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(TORCH) numpy "setuptools>=77" wheel ninja
+	touch $@
+
+# Without build isolation: the kernels are built against the torch they will run with.
+$(VENV)/installed: $(VENV)/ready $(SOURCES)
+	@echo "building the kernels and installing what the demo and the tests need, about two minutes"
+	$(BIN)/python -m pip install --quiet --no-build-isolation ".[demo,test,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

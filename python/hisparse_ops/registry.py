@@ -1,0 +1,144 @@
+"""The one place that knows which ops exist, what they promise, and which backend has them.
+
+An op is defined by :func:`define_op` in its family's contract file (``resolver.py``, ``gather.py``,
+``transfer.py``, ``invalidate.py``); kernels only *implement* it. Tests, benchmarks and the documentation
+table walk :func:`ops`, so an op that lacks a piece fails CI.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# "DEF": a second owner of the namespace is an error. Module level: the finaliser would deregister.
+LIB = torch.library.Library("hisparse", "DEF")  # type: ignore[no-untyped-call]
+
+FAMILIES = ("resolver", "gather", "transfer", "invalidate")
+
+
+@dataclass
+class Op:
+    """One ``torch.ops.hisparse.<name>``: its schema and what it promises."""
+
+    name: str
+    family: str
+    schema: str
+    exact: bool
+    """Results are compared with the oracle bit for bit (otherwise to a stated tolerance)."""
+    graph_safe: bool
+    """No sync, no host read of device data, no allocation: may be captured and replayed."""
+    function: Callable[..., None] = field(init=False, repr=False)
+    check: Callable[..., None] = field(init=False, repr=False)
+    call: Any = field(init=False, repr=False)
+    """The bound overload: no packet look-up on the hot path."""
+
+    @property
+    def mutates(self) -> tuple[str, ...]:
+        """Names of the arguments the op writes, from its schema."""
+        arguments = self.call._schema.arguments
+        return tuple(a.name for a in arguments if a.alias_info and a.alias_info.is_write)
+
+    @property
+    def summary(self) -> str:
+        """First line of the public docstring."""
+        return (self.function.__doc__ or "").strip().split("\n")[0]
+
+    def fake(self, check: Callable[..., None]) -> Callable[..., None]:
+        """Register ``check`` (argument checks on metadata; these ops return nothing) as the fake."""
+        torch.library.register_fake(f"hisparse::{self.name}", check, lib=LIB)
+        self.check = check
+        return check
+
+    def public(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Record the documented Python function of the op."""
+        self.function = function
+        return function
+
+
+_OPS: dict[str, Op] = {}
+
+
+def define_op(schema: str, *, family: str, exact: bool = True, graph_safe: bool = True) -> Op:
+    """Define ``hisparse::<schema>`` and enter it in the registry."""
+    name = schema.split("(", 1)[0]
+    # Exact strides: kernels honour the strides they are given, and tables are addressed in place.
+    tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+    LIB.define(schema, tags=tags)  # type: ignore[no-untyped-call]
+    op = Op(name, family, schema, exact, graph_safe)
+    op.call = getattr(torch.ops.hisparse, name).default
+    _OPS[name] = op
+    return op
+
+
+def ops() -> dict[str, Op]:
+    """All ops by name, in order of definition."""
+    return dict(_OPS)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One set of kernels and whether it can be used in this process."""
+
+    name: str
+    dispatch_key: str
+    ops: tuple[str, ...]
+    """Ops that have a kernel registered now."""
+    reason: str
+    """Why nothing, or not everything, is registered; empty when all is."""
+    detail: str = ""
+
+
+def _registered(dispatch_key: str) -> tuple[str, ...]:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return tuple(name for name in _OPS if has(f"hisparse::{name}", dispatch_key))
+
+
+def _cpu_backend() -> Backend:
+    from hisparse_ops import _native
+
+    found = _registered("CPU")
+    if _native.library is None:
+        return Backend("cpu", "CPU", found, _native.load_error)
+    missing = [name for name in _OPS if name not in found]
+    reason = f"no kernel for {', '.join(missing)}" if missing else ""
+    detail = f"C++ {_native.library.version()}, {_native.library.cpu_isa()} of " + "/".join(
+        _native.library.cpu_isas()
+    )
+    return Backend("cpu", "CPU", found, reason, detail)
+
+
+def _device_backend(name: str, dispatch_key: str, kernels: str, needs: str) -> Backend:
+    found = _registered(dispatch_key)
+    if found:
+        missing = [op for op in _OPS if op not in found]
+        return Backend(
+            name, dispatch_key, found, f"no kernel for {', '.join(missing)}" if missing else ""
+        )
+    reason = f"this version has no {kernels} kernels"
+    if importlib.util.find_spec(needs) is None:
+        reason += f"; {needs} is not installed either"
+    return Backend(name, dispatch_key, found, reason)
+
+
+def backends() -> dict[str, Backend]:
+    """Every backend, what it has registered in this process, and why anything is missing."""
+    found = (
+        _cpu_backend(),
+        _device_backend("cuda", "CUDA", "CUDA", "triton"),
+        _device_backend("npu", "PrivateUse1", "Ascend", "torch_npu"),
+    )
+    return {backend.name: backend for backend in found}
+
+
+def require(op: str, backend: str) -> None:
+    """Raise a RuntimeError that names what is missing unless ``backend`` has ``op``."""
+    known = backends()
+    if backend not in known:
+        raise RuntimeError(f"{op}: backend must be one of {', '.join(known)}, got {backend}")
+    if op not in known[backend].ops:
+        raise RuntimeError(f"{op}: no {backend} kernel is registered: {known[backend].reason}")
