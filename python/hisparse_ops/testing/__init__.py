@@ -1,0 +1,1 @@
+"""Samples, guarded buffers and whole-buffer comparison, shared by tests and benchmarks."""

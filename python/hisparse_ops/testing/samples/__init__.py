@@ -1,0 +1,53 @@
+"""Inputs of every op: one module a stem, shared by precision, graph, bad-argument and benchmark runs.
+
+Each module has
+
+* ``samples(tier)``: an iterator of :class:`Sample`; tier ``"default"`` is a few per property, ``"nightly"`` all;
+* ``BAD_ARGUMENTS``: what the op refuses, with the text it refuses it with;
+* optionally ``unspecified(args)``: masks, by argument, of the elements that the contract leaves undefined after
+  the call with ``args``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call of an op: ``make(generator)`` gives its arguments by name."""
+
+    name: str
+    make: Callable[[torch.Generator], dict[str, Any]]
+
+    def args(self) -> dict[str, Any]:
+        """The arguments, the same bytes every time."""
+        seed = zlib.crc32(self.name.encode())
+        return self.make(torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class BadArgument:
+    """One wrong call: ``change`` edits the arguments of the first sample, ``error`` is the whole text."""
+
+    name: str
+    change: Callable[[dict[str, Any]], None]
+    error: str
+    by_value: bool = False
+    """True where only a look at the values (or addresses) tells; fakes and device kernels do not see it."""
+
+
+def load(op: str) -> ModuleType:
+    """The sample module of an op."""
+    return importlib.import_module(f"hisparse_ops.testing.samples.{op}")
+
+
+def samples(op: str, tier: str = "default") -> Iterator[Sample]:
+    yield from load(op).samples(tier)
