@@ -1,0 +1,58 @@
+"""HiSparse kernels: sparse-attention KV in host memory behind a small hot buffer, as PyTorch ops.
+
+Every function here calls the op of the same name, ``torch.ops.hisparse.<name>``.
+"""
+
+from hisparse_ops._native import cpu_isa, cpu_isas, set_cpu_isa
+from hisparse_ops._version import __version__
+from hisparse_ops.gather import gather_compact, gather_plan
+from hisparse_ops.invalidate import invalidate_recycled, invalidate_written
+from hisparse_ops.registry import Backend, Op, backends, ops, require
+from hisparse_ops.resolver import (
+    fill_full_visible,
+    full_visible_indices,
+    new_hot_state,
+    reset_requests,
+    residency_stats,
+    resolve,
+)
+from hisparse_ops.transfer import (
+    copy_pages,
+    copy_resident_rows,
+    copy_row_spans,
+    pad_slots,
+    publish_indexer_pages,
+    scatter_rows,
+)
+from hisparse_ops.transfer_c8 import dequantize_c8, quantize_scatter_c8, scatter_c8
+
+__all__ = [
+    "Backend",
+    "Op",
+    "__version__",
+    "backends",
+    "copy_pages",
+    "copy_resident_rows",
+    "copy_row_spans",
+    "cpu_isa",
+    "cpu_isas",
+    "dequantize_c8",
+    "fill_full_visible",
+    "full_visible_indices",
+    "gather_compact",
+    "gather_plan",
+    "invalidate_recycled",
+    "invalidate_written",
+    "new_hot_state",
+    "ops",
+    "pad_slots",
+    "publish_indexer_pages",
+    "quantize_scatter_c8",
+    "require",
+    "reset_requests",
+    "residency_stats",
+    "resolve",
+    "scatter_c8",
+    "scatter_rows",
+    "set_cpu_isa",
+]
