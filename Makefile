@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Torch is pinned to the release that the tests run against.
 TORCH := torch==2.13.0
-SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py') setup.py pyproject.toml
+SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
 .PHONY: demo test nightly lint bench wheel clean
 

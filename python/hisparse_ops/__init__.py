@@ -3,28 +3,31 @@
 Every function here calls the op of the same name, ``torch.ops.hisparse.<name>``.
 """
 
-from hisparse_ops._native import cpu_isa, cpu_isas, set_cpu_isa
+from hisparse_ops._start import starts_plan
 from hisparse_ops._version import __version__
-from hisparse_ops.gather import gather_compact, gather_plan
-from hisparse_ops.invalidate import invalidate_recycled, invalidate_written
-from hisparse_ops.registry import Backend, Op, backends, ops, require
-from hisparse_ops.resolver import (
-    fill_full_visible,
-    full_visible_indices,
-    new_hot_state,
-    reset_requests,
-    residency_stats,
-    resolve,
-)
-from hisparse_ops.transfer import (
-    copy_pages,
-    copy_resident_rows,
-    copy_row_spans,
-    pad_slots,
-    publish_indexer_pages,
-    scatter_rows,
-)
-from hisparse_ops.transfer_c8 import dequantize_c8, quantize_scatter_c8, scatter_c8
+
+if not starts_plan():
+    from hisparse_ops._native import cpu_isa, cpu_isas, set_cpu_isa
+    from hisparse_ops.gather import gather_compact, gather_plan
+    from hisparse_ops.invalidate import invalidate_recycled, invalidate_written
+    from hisparse_ops.registry import Backend, Op, backends, ops, require
+    from hisparse_ops.resolver import (
+        fill_full_visible,
+        full_visible_indices,
+        new_hot_state,
+        reset_requests,
+        residency_stats,
+        resolve,
+    )
+    from hisparse_ops.transfer import (
+        copy_pages,
+        copy_resident_rows,
+        copy_row_spans,
+        pad_slots,
+        publish_indexer_pages,
+        scatter_rows,
+    )
+    from hisparse_ops.transfer_c8 import dequantize_c8, quantize_scatter_c8, scatter_c8
 
 __all__ = [
     "Backend",

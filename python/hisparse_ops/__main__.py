@@ -1,4 +1,4 @@
-"""``python -m hisparse_ops``: say what is installed, show HiSparse at work, replay a trace."""
+"""``python -m hisparse_ops``: say what is installed, show HiSparse at work, replay a trace, plan a deployment."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hisparse_ops import __version__, _cli, _native, demo, info, replay
-from hisparse_ops.traces import TraceError
+from hisparse_ops import __version__, _cli, plan
 
 
-def parser() -> _cli.Parser:
-    """The whole command line."""
+def parser(*, only_plan: bool = False) -> _cli.Parser:
+    """The whole command line, or as much of it as needs no torch."""
     top = _cli.Parser(
         prog=_cli.PROGRAM,
         description="HiSparse: sparse-attention KV in host memory behind a small hot buffer.",
     )
     top.add_argument("--version", action="version", version=f"hisparse-ops {__version__}")
     commands = top.add_subparsers(metavar="COMMAND")
-    for command in (info, demo, replay):
-        command.add_parser(commands)
+    if not only_plan:
+        from hisparse_ops import demo, info, replay
+
+        for command in (info, demo, replay):
+            command.add_parser(commands)
+    plan.add_parser(commands)
     return top
 
 
@@ -47,16 +50,21 @@ def _drop_output() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    if _native.isa_error:
-        return _misused(_native.isa_error)
-    top = parser()
-    args = top.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    only_plan = list(arguments[:1]) == ["plan"]
+    if not only_plan:
+        from hisparse_ops import _native
+
+        if _native.isa_error:
+            return _misused(_native.isa_error)
+    top = parser(only_plan=only_plan)
+    args = top.parse_args(arguments)
     if not hasattr(args, "run"):
         top.print_usage(sys.stderr)
         return _misused("no command given; try --help")
     try:
         code: int = args.run(args)
-    except (_cli.UsageError, TraceError) as error:
+    except _cli.UsageError as error:
         return _misused(str(error))
     except OSError as error:
         if error.filename is None:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from hisparse_ops import registry
-
 PROGRAM = "python -m hisparse_ops"
 
 EQUAL, DIFFERENT, MISUSED = 0, 1, 2
@@ -60,6 +58,23 @@ def integer(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
     return parse
 
 
+def number(low: float, high: float) -> Callable[[str], float]:
+    """An argparse type: a number in ``[low, high]``."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(
+                f"must be a number, between {low:g} and {high:g}, got {text}"
+            )
+        return value
+
+    return parse
+
+
 def counted(number: int, noun: str) -> str:
     """``1 step``, ``2 steps``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -101,6 +116,8 @@ def require_extra(*names: str) -> None:
 
 def require_ops(*names: str) -> None:
     """Refuse to start when a kernel is missing."""
+    from hisparse_ops import registry  # not above: it imports torch, which `plan` does without
+
     for name in names:
         try:
             registry.require(name, "cpu")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import ModuleType
 
 import torch  # noqa: F401  (loads the libraries that the extension links to)
+
+from hisparse_ops import _start
 
 library: ModuleType | None
 load_error = ""
@@ -45,16 +46,6 @@ def set_cpu_isa(name: str) -> None:
     _require().set_cpu_isa(name)
 
 
-def _starts_command() -> bool:
-    """Whether ``python -m hisparse_ops`` imports this: it cannot catch what its own package raises.
-
-    While Python looks for a module's code, ``sys.argv`` is ``-m`` and the arguments after the module's name.
-    """
-    if sys.argv[:1] != ["-m"]:
-        return False
-    return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "hisparse_ops"
-
-
 isa_error = ""
 """For the command line to say; any other import raises it."""
 _forced = os.environ.get("HISPARSE_CPU_ISA")
@@ -62,5 +53,6 @@ if _forced and library is not None and _forced not in cpu_isas():
     isa_error = (
         f"HISPARSE_CPU_ISA must be one of {', '.join(cpu_isas())} on this machine, got {_forced}"
     )
-    if not _starts_command():
+    # The command line cannot catch what its own package raises.
+    if _start.command() is None:
         raise RuntimeError(isa_error)

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hisparse_ops._cli import UsageError
+
 FORMAT = "hisparse-trace"
 VERSION = 1
 MAX_LENGTH = 2**27
@@ -38,7 +40,7 @@ MAX_SOURCE = 200
 Ints = NDArray[np.int32]
 
 
-class TraceError(ValueError):
+class TraceError(UsageError, ValueError):
     """A trace that cannot be used: one sentence that names the file and the fault."""
 
 

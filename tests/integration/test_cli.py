@@ -126,7 +126,7 @@ def test_info_says_why_the_kernels_are_missing(
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["replay"], ["info"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["replay"], ["info"], ["plan"]])
 def test_help_explains_every_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command, "--help") == 0
     assert "usage: python -m hisparse_ops" in capsys.readouterr().out
