@@ -28,12 +28,24 @@ if not starts_plan():
         scatter_rows,
     )
     from hisparse_ops.transfer_c8 import dequantize_c8, quantize_scatter_c8, scatter_c8
+    from hisparse_ops.validation import (
+        ValidationError,
+        check_values,
+        is_validating,
+        record,
+        validate,
+        validate_if_asked,
+    )
+
+    validate_if_asked()
 
 __all__ = [
     "Backend",
     "Op",
+    "ValidationError",
     "__version__",
     "backends",
+    "check_values",
     "copy_pages",
     "copy_resident_rows",
     "copy_row_spans",
@@ -46,11 +58,13 @@ __all__ = [
     "gather_plan",
     "invalidate_recycled",
     "invalidate_written",
+    "is_validating",
     "new_hot_state",
     "ops",
     "pad_slots",
     "publish_indexer_pages",
     "quantize_scatter_c8",
+    "record",
     "require",
     "reset_requests",
     "residency_stats",
@@ -58,4 +72,5 @@ __all__ = [
     "scatter_c8",
     "scatter_rows",
     "set_cpu_isa",
+    "validate",
 ]
