@@ -148,7 +148,7 @@ def costs(setup: Setup, layout: Layout, tokens: int) -> Costs:
         indexer=pages,
         hot=groups * setup.pages(setup.hot_size),
         tail=groups * min(ACTIVE_TAIL_PAGES, pages),
-        window=groups * min(pages, setup.pages(setup.batches_in_flight * setup.batched_tokens)),
+        window=groups * min(pages, _window(setup)),
     )
 
 
@@ -175,11 +175,13 @@ class On:
     host_blocks_per_request: int
     request: Costs
     admission: int
-    steady: int
+    """Requests that are let in when all arrive together."""
     prefill: int
-    """Requests that can be taken in together without preempting a prefill where it changes to hot buffers."""
+    """Requests that can be taken in together before chunked prefills preempt each other."""
+    steady: int
+    """Requests that decode together up to their last token."""
     resident: int
-    """Requests that fit wholly resident; 0 where vLLM would not keep them so."""
+    """Requests that need no hot buffers at all; 0 where the prompt alone makes a request ask for them."""
     host: int | None
     """Requests that the host pool holds."""
     concurrency: int
@@ -204,42 +206,64 @@ def plan_off(setup: Setup, layout: Layout) -> Off:
 def plan_on(setup: Setup, layout: Layout) -> On:
     """Count requests with HiSparse."""
     blocks = setup.device_bytes // layout.on_block
-    at_prompt = costs(setup, layout, setup.context)
-    at_end = costs(setup, layout, setup.slots)
-    usable = max(blocks - 1, 0)
-    resident = _resident(setup, layout, blocks, at_end)
-    reading_host = usable // at_end.steady
-    steady = max(reading_host, resident)
-    pages = setup.pages(setup.slots)
     host_blocks = None if setup.host_bytes is None else setup.host_bytes // layout.host_block
+    request = costs(setup, layout, setup.slots)
+    pages = setup.pages(setup.slots)
+    device = _on_device(setup, layout, blocks)
     host = _host_requests(host_blocks, pages)
     concurrency, limit = _least(
         {
-            "device_blocks" if resident and resident >= reading_host else _largest(at_end): steady,
+            "device_blocks" if device.stay else _largest(request): device.steady,
+            "prefill": device.prefill,
             "host_pool": host,
             "max_seqs": setup.max_seqs,
         }
     )
-    early = _resident(setup, layout, blocks, at_prompt)
-    admitted = max(_one_more(usable, at_prompt.steady, at_prompt.indexer + at_prompt.window), early)
-    prefill = max(_one_more(usable, at_prompt.steady, _boundary(setup, layout, at_prompt)), early)
-    host_early = _host_requests(host_blocks, setup.pages(setup.context))
+    prompts = _host_requests(host_blocks, setup.pages(setup.context))
+    wanted = _capped(min(device.steady, device.prefill), setup.max_seqs)
     return On(
         blocks=blocks,
         host_blocks=host_blocks,
         host_blocks_per_request=pages,
-        request=at_end,
-        admission=_capped(_capped(admitted, host_early), setup.max_seqs),
-        steady=steady,
-        prefill=_capped(_capped(prefill, host_early), setup.max_seqs),
-        resident=resident,
+        request=request,
+        admission=_capped(_capped(device.admission, prompts), setup.max_seqs),
+        prefill=device.prefill,
+        steady=device.steady,
+        resident=device.resident,
         host=host,
         concurrency=concurrency,
         limit=limit,
         startup=_startup(setup, layout, blocks, host_blocks),
-        balanced_host_bytes=layout.host_block
-        * max(_capped(steady, setup.max_seqs) * pages + 1, pages + 2),
+        balanced_host_bytes=layout.host_block * max(wanted * pages + 1, pages + 2),
     )
+
+
+@dataclass(frozen=True)
+class _OnDevice:
+    """What the device alone holds."""
+
+    admission: int
+    prefill: int
+    steady: int
+    resident: int
+    stay: bool
+    """Requests stay resident: fewer would fit with hot buffers."""
+
+
+def _on_device(setup: Setup, layout: Layout, blocks: int) -> _OnDevice:
+    usable, window = max(blocks - 1, 0), _window(setup)
+    prompt, end = (costs(setup, layout, tokens) for tokens in (setup.context, setup.slots))
+    steady = usable // end.steady
+    prefill = _one_more(usable, prompt.steady, _boundary(setup, layout, prompt))
+    admission = _one_more(usable, prompt.steady, prompt.indexer + prompt.window)
+    resident = 0
+    if prompt.indexer < window:
+        resident = _resident(setup, layout, blocks, min(end.indexer, window - 1))
+        admission = max(admission, _resident(setup, layout, blocks, prompt.indexer))
+    stay = end.indexer < window and resident > steady
+    if stay:
+        steady, prefill = resident, max(prefill, resident)
+    return _OnDevice(admission, prefill, steady, resident, stay)
 
 
 def _one_more(usable: int, steady: int, last: int) -> int:
@@ -248,22 +272,22 @@ def _one_more(usable: int, steady: int, last: int) -> int:
 
 
 def _boundary(setup: Setup, layout: Layout, prompt: Costs) -> int:
-    """Most blocks of a request in prefill: the chunks in flight stay until it has its hot buffers, and these are
-    allocated together with the next chunk."""
-    chunk = setup.pages(setup.batched_tokens)
-    window = setup.pages(setup.batches_in_flight * setup.batched_tokens)
-    resident = min(setup.pages(setup.context), window + chunk)
-    return prompt.indexer + prompt.hot + len(layout.cache_groups) * resident
+    """Most blocks of a request in prefill: hot buffers are allocated together with the next chunk, while the chunk
+    before is still resident."""
+    pages = min(setup.pages(setup.context), 2 * setup.pages(setup.batched_tokens))
+    return prompt.indexer + prompt.hot + len(layout.cache_groups) * pages
 
 
-def _resident(setup: Setup, layout: Layout, blocks: int, request: Costs) -> int:
-    """Requests without hot buffers: below the admission window, and while the pool stays above its watermark."""
+def _window(setup: Setup) -> int:
+    """Resident pages of a request that make it ask for hot buffers."""
+    return setup.pages(setup.batches_in_flight * setup.batched_tokens)
+
+
+def _resident(setup: Setup, layout: Layout, blocks: int, pages: int) -> int:
+    """Requests of ``pages`` that need no hot buffers, because the pool stays above its watermark."""
     groups = len(layout.cache_groups)
-    window = setup.pages(setup.batches_in_flight * setup.batched_tokens)
-    if request.indexer >= window:
-        return 0
-    watermark = max(request.hot, blocks // 10)
-    return max(blocks - 1 - watermark, 0) // (request.indexer * (1 + groups))
+    watermark = max(groups * setup.pages(setup.hot_size), blocks // 10)
+    return max(blocks - 1 - watermark, 0) // (pages * (1 + groups))
 
 
 def _host_requests(host_blocks: int | None, pages: int) -> int | None:

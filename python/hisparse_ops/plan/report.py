@@ -17,6 +17,7 @@ _LIMITS = {
     "device_blocks": "device blocks",
     "hot_buffers": "device blocks, most of them hot buffers",
     "indexer_cache": "device blocks, most of them indexer cache",
+    "prefill": "device blocks for hot buffers and prefill chunks together",
     "host_pool": "the host pool",
     "max_seqs": "max sequences",
 }
@@ -123,8 +124,8 @@ def _concurrency(plan: Plan) -> list[str]:
     rows = [
         ("requests", "OFF", "ON"),
         ("admission: let in when all arrive together", off.admission, on.admission),
-        ("prefill: none is preempted on the way to hot buffers", "-", on.prefill),
-        ("steady state: none is preempted up to its last token", off.steady, on.steady),
+        ("prefill: taken in together on the way to hot buffers", "-", on.prefill),
+        ("steady state: decode together up to the last token", off.steady, on.steady),
         ("the host pool holds", "-", host),
         ("maximum concurrency", off.concurrency, on.concurrency),
     ]
@@ -162,14 +163,14 @@ def _warnings(plan: Plan) -> list[str]:
         found.append(
             "requests this short stay resident: hot buffers would cost more than their pages"
         )
-    if on.prefill < min(on.concurrency, on.admission):
+    if 0 < on.resident < on.concurrency:
         found.append(
-            f"if more than {_cli.counted(on.prefill, 'request')} arrive together, a chunked prefill may be preempted"
-            " where it changes to hot buffers"
+            f"up to {_cli.counted(on.resident, 'request')} nobody needs hot buffers; above, some are preempted once,"
+            " while they change to them"
         )
     if on.admission > on.concurrency:
         found.append(
-            f"the engine lets {on.admission} in; with more than {on.concurrency} some are preempted while they decode"
+            f"the engine lets {on.admission} in, and with more than {on.concurrency} requests preempt each other"
         )
     if on.concurrency <= plan.off.concurrency:
         found.append("HiSparse gains nothing for this workload: OFF holds as many")
