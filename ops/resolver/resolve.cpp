@@ -11,19 +11,23 @@ void grow(std::vector<T>& v, int64_t size) {
   if (static_cast<int64_t>(v.size()) < size) v.resize(size);
 }
 
-// Paged rows of which there are `rows`: where a page's row stands, or -1 for the null page and past the end.
-struct PagedRows {
-  PageSize page;
-  int64_t rows;
-  int64_t last_block;
-  PagedRows(PageSize page_size, int64_t num_rows) noexcept
-      : page(page_size), rows(num_rows), last_block(num_rows > 0 ? page_size.page(num_rows - 1) : -1) {}
-  int64_t row(int64_t block, int64_t offset) const noexcept {
-    if (block <= 0 || block > last_block) return -1;
-    const int64_t at = page.start(block) + offset;
-    return at < rows ? at : -1;
-  }
-};
+// f(position) for every entry of a row, of either dtype and any stride.
+template <class F>
+void map_entries(const Ids& topk, int64_t row, int32_t* to, const F& f) noexcept {
+  for (int64_t col = 0; col < topk.cols; ++col) to[col] = static_cast<int32_t>(f(topk(row, col)));
+}
+
+// A row of positions that the vector forms can read, or null.
+const int32_t* contiguous_row(const Ids& topk, int64_t row) noexcept {
+  if (topk.wide || topk.col_stride != 1) return nullptr;
+  return static_cast<const int32_t*>(topk.base) + row * topk.row_stride;
+}
+
+void find_entries(Isa isa, const Ids& topk, int64_t row, const PageRows& where, int32_t* to) noexcept {
+  const int32_t* positions = contiguous_row(topk, row);
+  if (positions != nullptr) return find_rows(isa, where, positions, topk.cols, to);
+  map_entries(topk, row, to, where);
+}
 
 }  // namespace
 
@@ -40,12 +44,12 @@ void RunResolver::resolve(const ResolveArgs& args, const ResolveRun& run) {
     int32_t* owner = args.hot_owner.row(run.state);
     int16_t* lru = args.lru_slots.row(run.state);
     grow(slots_, union_.size());
-    grow(first_use_, union_.size());
+    grow(physical_, union_.size());
     grow(misses_, union_.size());
     grow(bits_, (args.hot_size + 31) / 32);
     grow(hits_, args.hot_size + kPartitionPadding);
     grow(others_, args.hot_size + kPartitionPadding);
-    match_owners(args, owner);
+    num_matched_ = match_owners(args.isa, union_, owner, args.hot_size, bits_.data(), slots_.data());
     split_lru(args, owner, lru);
     assign(args, run, owner, lru);
   }
@@ -56,51 +60,27 @@ void RunResolver::resolve(const ResolveArgs& args, const ResolveRun& run) {
   }
 }
 
+// Fills answers_, host_ and the union; false (and stops) when the union exceeds the limit.
 bool RunResolver::translate(const ResolveArgs& args, const ResolveRun& run) {
-  return args.topk_indices.wide ? translate_rows<int64_t>(args, run) : translate_rows<int32_t>(args, run);
-}
-
-// Fills answers_ and the union; false (and stops) when the union exceeds the limit.
-template <class Id>
-bool RunResolver::translate_rows(const ResolveArgs& args, const ResolveRun& run) {
   const int64_t entries = run.rows * args.top_k;
-  union_.reset(std::min(entries, args.union_limit + 1));
+  union_.reset(args.host_rows, std::min(entries, args.union_limit + 1));
   grow(answers_, entries);
-  const bool want_host = static_cast<bool>(args.resolved_host_rows);
-  if (want_host) grow(host_, entries);
+  grow(host_, entries);
+  if (args.resident) grow(resident_, args.top_k);
   resident_entries_ = 0;
-
-  const int32_t* source = args.source.row(run.request);
-  const int32_t* resident = args.resident.row(run.state);
-  const PagedRows host_pages(args.source_page, args.host_rows);
-  const PagedRows device_pages(args.resident_page, args.num_blocks * args.page.rows);
-  const auto look_up = [](const PagedRows& pages, const int32_t* table, int64_t columns, int64_t position) {
-    const int64_t column = pages.page.page(position);
-    return column < columns ? pages.row(table[column], position - pages.page.start(column)) : -1;
-  };
+  const PageRows source(args.source.row(run.request), args.source.cols, args.source_page, args.host_rows);
+  const PageRows resident(args.resident.row(run.state), args.resident.cols, args.resident_page,
+                          args.num_blocks * args.page.rows);
+  const auto given_row = [&](int64_t id) { return id >= 0 && id < args.host_rows ? id : -1; };
   for (int64_t row = 0; row < run.rows; ++row) {
-    const Id* ids =
-        static_cast<const Id*>(args.topk_indices.base) + (run.first + row) * args.topk_indices.row_stride;
     const int64_t at = row * args.top_k;
-    for (int64_t col = 0; col < args.top_k; ++col) {
-      const int64_t position = ids[col * args.topk_indices.col_stride];
-      int64_t host = -1, physical = -1;
-      if (position >= 0) {
-        if (args.source) host = look_up(host_pages, source, args.source.cols, position);
-        else if (position < args.host_rows) host = position;
-        if (args.resident) physical = look_up(device_pages, resident, args.resident.cols, position);
-      }
-      if (want_host) host_[at + col] = static_cast<int32_t>(host);
-      if (physical >= 0) {
-        answers_[at + col] = static_cast<int32_t>(physical);
-        ++resident_entries_;
-      } else if (host >= 0) {
-        answers_[at + col] = from_union(union_.insert(static_cast<int32_t>(host)));
-        if (union_.size() > args.union_limit) return false;
-      } else {
-        answers_[at + col] = kNothing;
-      }
-    }
+    if (args.source) find_entries(args.isa, args.topk_indices, run.first + row, source, host_.data() + at);
+    else map_entries(args.topk_indices, run.first + row, host_.data() + at, given_row);
+    if (args.resident) find_entries(args.isa, args.topk_indices, run.first + row, resident, resident_.data());
+    resident_entries_ +=
+        unite(args.isa, union_, host_.data() + at, args.resident ? resident_.data() : nullptr, args.top_k,
+              args.union_limit, answers_.data() + at);
+    if (union_.size() > args.union_limit) return false;
   }
   return true;
 }
@@ -135,71 +115,18 @@ void RunResolver::drop_unstable(const ResolveArgs& args, const ResolveRun& run) 
   }
 }
 
-void RunResolver::match_slot(int64_t slot, int32_t row) noexcept {
-  const int32_t index = union_.find(row);
-  if (index < 0) return;
-  owners_are_unique_ &= slots_[index].slot < 0;
-  slots_[index].slot = static_cast<int16_t>(slot);
-  set_bit(bits_.data(), slot);
-  ++num_matched_;
-}
-
-#if defined(HISPARSE_X86)
-namespace {
-
-// Calls match(slot) for every slot whose owner may be in the set; returns how many slots it looked at.
-template <class Match>
-HISPARSE_TARGET_AVX512 int64_t scan_avx512(const HostRowSet& set, const int32_t* owner, int64_t size,
-                                           const Match& match) noexcept {
-  int64_t slot = 0;
-  for (; slot + 16 <= size; slot += 16)
-    for (unsigned lanes = set.may_contain16(_mm512_loadu_si512(owner + slot)); lanes != 0; lanes &= lanes - 1)
-      match(slot + __builtin_ctz(lanes));
-  return slot;
-}
-
-template <class Match>
-HISPARSE_TARGET_AVX2 int64_t scan_avx2(const HostRowSet& set, const int32_t* owner, int64_t size,
-                                       const Match& match) noexcept {
-  int64_t slot = 0;
-  for (; slot + 8 <= size; slot += 8) {
-    const __m256i rows = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(owner + slot));
-    for (unsigned lanes = set.may_contain8(rows); lanes != 0; lanes &= lanes - 1)
-      match(slot + __builtin_ctz(lanes));
-  }
-  return slot;
-}
-
-}  // namespace
-#endif
-
-// Slots are looked at in slot order, not in LRU order: which slots are hits does not depend on it.
-void RunResolver::match_owners(const ResolveArgs& args, const int32_t* owner) noexcept {
-  std::fill_n(slots_.begin(), union_.size(), Slot{});
-  std::fill_n(bits_.begin(), (args.hot_size + 31) / 32, 0u);
-  owners_are_unique_ = true;
-  num_matched_ = 0;
-  int64_t slot = 0;
-#if defined(HISPARSE_X86)
-  const auto match = [&](int64_t s) { match_slot(s, owner[s]); };
-  if (args.isa == Isa::kAvx512) slot = scan_avx512(union_, owner, args.hot_size, match);
-  else if (args.isa == Isa::kAvx2) slot = scan_avx2(union_, owner, args.hot_size, match);
-#endif
-  for (; slot < args.hot_size; ++slot)
-    if (union_.may_contain(owner[slot])) match_slot(slot, owner[slot]);
-}
-
 void RunResolver::split_lru(const ResolveArgs& args, const int32_t* owner, const int16_t* lru) noexcept {
   const Partition split =
       partition_lru(args.isa, lru, args.hot_size, bits_.data(), hits_.data(), others_.data());
   num_hits_ = split.hits;
   num_others_ = split.others;
-  if (!split.in_range || !owners_are_unique_ || !hits_are_exact(args)) split_lru_exactly(args, owner, lru);
+  if (!split.in_range || !hits_are_exact(args)) split_lru_exactly(args, owner, lru);
 }
 
-// True when every matched slot stands in the LRU row once. Leaves bits_ empty.
+// True when every matched slot stands in the LRU row once and no two have one owner. Leaves bits_ empty.
 bool RunResolver::hits_are_exact(const ResolveArgs& args) noexcept {
-  bool exact = num_hits_ == num_matched_;
+  const int64_t owned = union_.size() - std::count(slots_.data(), slots_.data() + union_.size(), -1);
+  bool exact = num_hits_ == num_matched_ && owned == num_matched_;
   for (int64_t i = 0; i < num_hits_ && exact; ++i) {
     exact = has_bit(bits_.data(), hits_[i]);
     clear_bit(bits_.data(), hits_[i]);
@@ -213,7 +140,7 @@ bool RunResolver::hits_are_exact(const ResolveArgs& args) noexcept {
 void RunResolver::split_lru_exactly(const ResolveArgs& args, const int32_t* owner,
                                     const int16_t* lru) noexcept {
   std::fill_n(bits_.begin(), (args.hot_size + 31) / 32, 0u);
-  std::fill_n(slots_.begin(), union_.size(), Slot{});
+  std::fill_n(slots_.begin(), union_.size(), -1);
   num_hits_ = num_others_ = 0;
   for (int64_t i = 0; i < args.hot_size; ++i) {
     const int16_t slot = lru[i];
@@ -223,48 +150,31 @@ void RunResolver::split_lru_exactly(const ResolveArgs& args, const int32_t* owne
       continue;
     }
     hits_[num_hits_++] = slot;
-    if (slots_[index].slot < 0) slots_[index].slot = slot;
+    if (slots_[index] < 0) slots_[index] = slot;
   }
-}
-
-RunResolver::Slot RunResolver::place(const ResolveArgs& args, const ResolveRun& run,
-                                     int64_t slot) const noexcept {
-  Slot placed;
-  placed.slot = static_cast<int16_t>(slot);
-  const int64_t column = args.page.page(slot);
-  const int64_t block = args.hot_blocks.row(run.request)[column];
-  if (block <= 0 || block >= args.num_blocks) return placed;
-  const int64_t offset = slot - args.page.start(column);
-  placed.physical = static_cast<int32_t>(args.page.start(block) + offset);
-  placed.attention = static_cast<int32_t>(block * args.attention_block_stride + offset);
-  return placed;
 }
 
 // Gives misses their slots, writes the plan, and rewrites owner and LRU. bits_ is empty on entry.
 void RunResolver::assign(const ResolveArgs& args, const ResolveRun& run, int32_t* owner,
                          int16_t* lru) noexcept {
-  for (int64_t index = 0; index < union_.size(); ++index) {
-    first_use_[index] = 0;
-    if (slots_[index].slot >= 0) slots_[index] = place(args, run, slots_[index].slot);
-    else misses_[num_misses_++] = static_cast<int32_t>(index);
+  const int64_t size = union_.size();
+  for (int64_t number = 0; number < size; ++number) {
+    misses_[num_misses_] = static_cast<int32_t>(number);
+    num_misses_ += slots_[number] < 0;
   }
   // With an intact state there are always enough slots; a corrupted one may run out.
   const int64_t victims = std::min(num_misses_, num_others_);
-  for (int64_t miss = 0; miss < num_misses_; ++miss) {
-    const int32_t index = misses_[miss];
-    const int16_t victim = miss < victims ? others_[miss] : int16_t{-1};
-    if (victim >= 0 && victim < args.hot_size && !has_bit(bits_.data(), victim)) {
-      set_bit(bits_.data(), victim);  // a second entry for the slot must not take it again
-      slots_[index] = place(args, run, victim);
-      const bool usable = slots_[index].physical >= 0;
-      owner[victim] = usable ? union_.key(index) : -1;
-      first_use_[index] = usable;
-      loads_ += usable;
-    }
-    const int64_t flat_row = run.first + miss / args.top_k, column = miss % args.top_k;
-    args.refill_host_rows.row(flat_row)[column] = union_.key(index);
-    args.refill_hot_rows.row(flat_row)[column] = slots_[index].physical;
+  for (int64_t miss = 0; miss < victims; ++miss) {
+    const int16_t victim = others_[miss];
+    if (victim < 0 || victim >= args.hot_size || has_bit(bits_.data(), victim)) continue;
+    set_bit(bits_.data(), victim);  // a second entry for the slot must not take it again
+    slots_[misses_[miss]] = victim;
   }
+  const PageRows hot(args.hot_blocks.row(run.request), args.hot_blocks.cols, args.page,
+                     args.num_blocks * args.page.rows);
+  find_rows(args.isa, hot, slots_.data(), size, physical_.data());
+  if (args.miss_mask) first_use_.assign(size, 0);
+  write_plan(args, run, owner);
   const auto append = [&lru](const int16_t* from, int64_t count) {
     std::memcpy(lru, from, count * sizeof(int16_t));
     lru += count;
@@ -274,59 +184,70 @@ void RunResolver::assign(const ResolveArgs& args, const ResolveRun& run, int32_t
   append(hits_.data(), num_hits_);
 }
 
+// The misses, packed from the run's first row on; a slot without a physical row owns nothing.
+void RunResolver::write_plan(const ResolveArgs& args, const ResolveRun& run, int32_t* owner) noexcept {
+  for (int64_t row = run.first, miss = 0; miss < num_misses_; ++row) {
+    int32_t* host = args.refill_host_rows.row(row);
+    int32_t* hot = args.refill_hot_rows.row(row);
+    for (const int64_t end = std::min(miss + args.top_k, num_misses_); miss < end; ++miss) {
+      const int32_t number = misses_[miss], slot = slots_[number], physical = physical_[number];
+      const bool usable = physical >= 0;
+      *host++ = union_.key(number);
+      *hot++ = physical;
+      if (slot >= 0) owner[slot] = usable ? union_.key(number) : -1;
+      if (args.miss_mask) first_use_[number] = usable;
+      loads_ += usable;
+    }
+  }
+}
+
 void RunResolver::answer_row(const ResolveArgs& args, const ResolveRun& run, int64_t row) noexcept {
   const int64_t out = run.first + row;
   const int32_t* answers = answers_.data() + row * args.top_k;
-  int32_t* attention = args.attention_indices.row(out);
-  int32_t* physical = args.physical_rows ? args.physical_rows.row(out) : nullptr;
-  int32_t* host = args.resolved_host_rows ? args.resolved_host_rows.row(out) : nullptr;
-  int32_t* mask = args.miss_mask ? args.miss_mask.row(out) : nullptr;
-  int64_t valid = 0, resident = 0;
-
-  const auto write = [&](int64_t at, int64_t col, const Slot& slot, bool load) {
-    attention[at] = slot.attention;
-    if (physical != nullptr) physical[at] = slot.physical;
-    if (host != nullptr) host[at] = host_[row * args.top_k + col];
-    if (mask != nullptr) mask[at] = load;
-  };
-  const auto find = [&](int64_t col, bool& load) {
-    Slot slot;
-    load = false;
-    if (answers[col] >= 0) {
-      const int64_t block = args.page.page(answers[col]);
-      slot.physical = answers[col];
-      slot.attention =
-          static_cast<int32_t>(block * args.attention_block_stride + answers[col] - args.page.start(block));
-      ++resident;
-    } else if (answers[col] != kNothing) {
-      const int64_t index = union_index(answers[col]);
-      slot = slots_[index];
-      load = first_use_[index];
-      first_use_[index] = 0;
-    }
-    return slot;
-  };
-  for (int64_t col = 0; col < args.top_k; ++col) {
-    bool load;
-    const Slot slot = find(col, load);
-    const bool answered = slot.physical >= 0;
-    if (!args.prefix) write(col, col, slot, load);
-    else if (answered) write(valid, col, slot, load);
-    valid += answered;
-  }
-  if (args.prefix) {
-    int64_t at = valid;
-    for (int64_t col = 0; at < args.top_k; ++col) {
-      const bool answered =
-          answers[col] >= 0 || (answers[col] != kNothing && slots_[union_index(answers[col])].physical >= 0);
-      if (!answered) write(at++, col, Slot{}, false);
-    }
-  }
+  const int64_t valid = answer_entries(
+      args.isa, {args.page, args.attention_block_stride}, answers, args.top_k, physical_.data(), args.prefix,
+      args.attention_indices.row(out), args.physical_rows ? args.physical_rows.row(out) : nullptr);
+  if (args.resolved_host_rows) list_host_rows(args, row, args.resolved_host_rows.row(out), valid);
+  if (args.miss_mask) mark_loads(args, row, args.miss_mask.row(out));
+  const int64_t resident =
+      resident_entries_ > 0 ? std::count_if(answers, answers + args.top_k, [](int32_t a) { return a >= 0; })
+                            : 0;
   args.valid_counts[out] = static_cast<int32_t>(valid);
   if (args.resident_counts) args.resident_counts[out] = static_cast<int32_t>(resident);
   args.refill_counts[out] =
       static_cast<int32_t>(std::clamp<int64_t>(num_misses_ - row * args.top_k, 0, args.top_k));
   hit_references_ += valid - resident;
+}
+
+bool RunResolver::is_answered(int32_t answer) const noexcept {
+  return answer >= 0 || (answer != kNothing && physical_[union_number(answer)] >= 0);
+}
+
+// Host rows in the layout of the entries; the prefix layout keeps those of unanswered entries behind the
+// others.
+void RunResolver::list_host_rows(const ResolveArgs& args, int64_t row, int32_t* to, int64_t valid) noexcept {
+  const int32_t* host = host_.data() + row * args.top_k;
+  const int32_t* answers = answers_.data() + row * args.top_k;
+  if (!args.prefix) {
+    std::copy_n(host, args.top_k, to);
+    return;
+  }
+  int32_t* rest = to + valid;
+  for (int64_t col = 0; col < args.top_k; ++col) *(is_answered(answers[col]) ? to : rest)++ = host[col];
+}
+
+// 1 where an entry is the first reference, in row order, to a row that this run loads.
+void RunResolver::mark_loads(const ResolveArgs& args, int64_t row, int32_t* to) noexcept {
+  const int32_t* answers = answers_.data() + row * args.top_k;
+  int64_t at = 0;
+  for (int64_t col = 0; col < args.top_k; ++col) {
+    const bool answered = is_answered(answers[col]);
+    if (args.prefix && !answered) continue;
+    to[at] = 0;
+    if (answered && answers[col] < kNothing) std::swap(to[at], first_use_[union_number(answers[col])]);
+    ++at;
+  }
+  std::fill(to + at, to + args.top_k, 0);
 }
 
 void RunResolver::answer_padding(const ResolveArgs& args, const ResolveRun& run) noexcept {

@@ -4,6 +4,7 @@
 //   translate   position -> source block -> host row; a resident page answers at once
 //   unite       number the distinct host rows that the hot buffer must answer, in order of first reference
 //   match       a slot whose owner is in the union is a hit; LRU splits into hits and others, order kept
+//   place       physical row and attention index of every hit
 //   assign      misses, in their order, take others from the oldest on
 //   rewrite     LRU = remaining others | assigned | hits
 //   answer      entries, counts, plan, statistics
@@ -16,21 +17,10 @@
 
 #include "common/isa.h"
 #include "common/view.h"
-#include "resolver/host_row_set.h"
 #include "resolver/lru_partition.h"
+#include "resolver/resolve_steps.h"
 
 namespace hisparse {
-
-// Page number and offset of a row; a page size that is a power of two needs no division.
-struct PageSize {
-  int64_t rows = 1;
-  int shift = -1;
-  explicit PageSize(int64_t page_rows = 1) noexcept : rows(page_rows) {
-    if ((page_rows & (page_rows - 1)) == 0) shift = __builtin_ctzll(page_rows);
-  }
-  int64_t page(int64_t row) const noexcept { return shift >= 0 ? row >> shift : row / rows; }
-  int64_t start(int64_t page) const noexcept { return page * rows; }
-};
 
 struct ResolveArgs {
   int64_t top_k = 0;
@@ -81,45 +71,33 @@ class RunResolver {
   void resolve(const ResolveArgs& args, const ResolveRun& run);
 
  private:
-  // What answers an entry: a physical row (>= 0), nothing, or the union's row number n as -2 - n.
-  static constexpr int32_t kNothing = -1;
-  static int32_t from_union(int32_t index) noexcept { return -2 - index; }
-  static int64_t union_index(int32_t answer) noexcept { return -2 - int64_t{answer}; }
-
-  struct Slot {
-    int16_t slot = -1;
-    int32_t physical = -1;
-    int32_t attention = -1;
-  };
-
   bool translate(const ResolveArgs& args, const ResolveRun& run);
-  template <class Id>
-  bool translate_rows(const ResolveArgs& args, const ResolveRun& run);
   void drop_unstable(const ResolveArgs& args, const ResolveRun& run);
-  void match_owners(const ResolveArgs& args, const int32_t* owner) noexcept;
-  void match_slot(int64_t slot, int32_t row) noexcept;
   void split_lru(const ResolveArgs& args, const int32_t* owner, const int16_t* lru) noexcept;
   bool hits_are_exact(const ResolveArgs& args) noexcept;
   void split_lru_exactly(const ResolveArgs& args, const int32_t* owner, const int16_t* lru) noexcept;
   void assign(const ResolveArgs& args, const ResolveRun& run, int32_t* owner, int16_t* lru) noexcept;
-  Slot place(const ResolveArgs& args, const ResolveRun& run, int64_t slot) const noexcept;
+  void write_plan(const ResolveArgs& args, const ResolveRun& run, int32_t* owner) noexcept;
   void answer_row(const ResolveArgs& args, const ResolveRun& run, int64_t row) noexcept;
+  bool is_answered(int32_t answer) const noexcept;
+  void list_host_rows(const ResolveArgs& args, int64_t row, int32_t* to, int64_t valid) noexcept;
+  void mark_loads(const ResolveArgs& args, int64_t row, int32_t* to) noexcept;
   void answer_padding(const ResolveArgs& args, const ResolveRun& run) noexcept;
 
   static constexpr size_t kFewPages = 4;
 
-  HostRowSet union_;
-  std::vector<int32_t> answers_;        // [rows * top_k]
-  std::vector<int32_t> host_;           // [rows * top_k], filled when resolved_host_rows is wanted
-  std::vector<Slot> slots_;             // [union]
-  std::vector<int32_t> misses_;         // union numbers, in order of first reference
-  std::vector<uint8_t> first_use_;      // [union]: the row is loaded and was not referenced yet
-  std::vector<uint32_t> bits_;          // [hot_size]: hits, then victims taken
-  std::vector<int16_t> hits_, others_;  // the LRU row, split
+  HostRowIndex union_;
+  std::vector<int32_t> host_;              // [rows * top_k]: host row of every entry
+  std::vector<int32_t> resident_;          // [top_k]: physical row of an entry of the row at hand
+  std::vector<int32_t> answers_;           // [rows * top_k]
+  std::vector<int32_t> slots_, physical_;  // [union]: the slot that holds the row and where it stands, or -1
+  std::vector<int32_t> misses_;            // union numbers, in order of first reference
+  std::vector<int32_t> first_use_;         // [union]: 1 = the row is loaded and was not referenced yet
+  std::vector<uint32_t> bits_;             // [hot_size]: hits, then victims taken
+  std::vector<int16_t> hits_, others_;     // the LRU row, split
   std::vector<std::pair<int64_t, int64_t>> unstable_;  // host rows [first, last) past the stable length
   int64_t num_hits_ = 0, num_others_ = 0, num_misses_ = 0, num_matched_ = 0;
   int64_t resident_entries_ = 0;
-  bool owners_are_unique_ = true;
   int64_t hit_references_ = 0, loads_ = 0;
 };
 
