@@ -29,8 +29,8 @@ class HostRowIndex {
       numbers_.reset(grown);
       rows_ = host_rows;
     }
-    // unite() may pass the limit by the lanes of one vector before it looks.
-    if (static_cast<int64_t>(keys_.size()) < capacity + kLanes) keys_.resize(capacity + kLanes);
+    // unite() may pass the limit by the lanes of one vector before it looks, and a vector is stored whole.
+    if (static_cast<int64_t>(keys_.size()) < capacity + 2 * kLanes) keys_.resize(capacity + 2 * kLanes);
   }
 
   int32_t size() const noexcept { return size_; }
@@ -58,6 +58,24 @@ class HostRowIndex {
     const __mmask16 known = _mm512_cmplt_epu32_mask(rows, _mm512_set1_epi32(static_cast<int>(rows_)));
     const __m512i words = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), known, rows, numbers_.get(), 2);
     return _mm512_and_si512(words, _mm512_set1_epi32(0xFFFF));
+  }
+
+  // Enters the chosen rows, none of which is in the index; returns number + 1 of every lane, 0 where not
+  // chosen.
+  HISPARSE_TARGET_AVX512 __m512i insert16(__m512i rows, __mmask16 chosen) noexcept {
+    // Lanes with the row of a lane before them wait until that one has its number.
+    const __m512i earlier =
+        _mm512_maskz_conflict_epi32(chosen, _mm512_mask_mov_epi32(_mm512_set1_epi32(-1), chosen, rows));
+    const __mmask16 first = _mm512_mask_testn_epi32_mask(chosen, earlier, earlier);
+    const __m512i order = _mm512_maskz_expand_epi32(
+        first, _mm512_add_epi32(_mm512_set1_epi32(size_ + 1),
+                                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
+    int32_t* keys = keys_.data() + size_;
+    _mm512_storeu_si512(keys, _mm512_maskz_compress_epi32(first, rows));
+    const int count = __builtin_popcount(first);
+    for (int i = 0; i < count; ++i) numbers_[keys[i]] = static_cast<uint16_t>(size_ + 1 + i);
+    size_ += count;
+    return first == chosen ? order : _mm512_maskz_mov_epi32(chosen, find16(rows));
   }
 
   HISPARSE_TARGET_AVX2 __m256i find8(__m256i rows) const noexcept {

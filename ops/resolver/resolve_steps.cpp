@@ -26,16 +26,13 @@ int64_t unite_avx512(HostRowIndex& index, const int32_t* host, const int32_t* re
     const __m512i rows = _mm512_loadu_si512(host + i);
     const __m512i physical = resident != nullptr ? _mm512_loadu_si512(resident + i) : none;
     const __mmask16 is_resident = _mm512_cmpgt_epi32_mask(physical, none);
-    const __m512i number = index.find16(rows);  // + 1, so none - number is the answer
-    const __mmask16 known = _mm512_test_epi32_mask(number, number);
+    __m512i number = index.find16(rows);  // + 1, so none - number is the answer
+    const __mmask16 wanted = _mm512_cmpgt_epi32_mask(rows, none) & ~is_resident;
+    const __mmask16 fresh = _mm512_mask_testn_epi32_mask(wanted, number, number);
+    if (fresh != 0) number = _mm512_or_si512(number, index.insert16(rows, fresh));
     _mm512_storeu_si512(answers + i,
                         _mm512_mask_mov_epi32(_mm512_sub_epi32(none, number), is_resident, physical));
     *num_resident += __builtin_popcount(is_resident);
-    unsigned fresh = _mm512_cmpgt_epi32_mask(rows, none) & ~known & ~is_resident;
-    for (; fresh != 0; fresh &= fresh - 1) {
-      const int lane = __builtin_ctz(fresh);
-      answers[i + lane] = from_union(index.insert(host[i + lane]));
-    }
   }
   return i;
 }
@@ -43,19 +40,16 @@ int64_t unite_avx512(HostRowIndex& index, const int32_t* host, const int32_t* re
 HISPARSE_TARGET_AVX512
 int64_t match_owners_avx512(const HostRowIndex& index, const int32_t* owner, int64_t hot_size, uint32_t* bits,
                             int32_t* slots, int64_t* matched) noexcept {
-  alignas(64) int32_t numbers[16];
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   int64_t slot = 0;
   for (; slot + 16 <= hot_size; slot += 16) {
     const __m512i number = index.find16(_mm512_loadu_si512(owner + slot));
     const __mmask16 hits = _mm512_test_epi32_mask(number, number);
     std::memcpy(reinterpret_cast<char*>(bits) + slot / 8, &hits, sizeof(hits));
-    if (hits == 0) continue;
     *matched += __builtin_popcount(hits);
-    _mm512_store_si512(numbers, number);
-    for (unsigned lanes = hits; lanes != 0; lanes &= lanes - 1) {
-      const int lane = __builtin_ctz(lanes);
-      slots[numbers[lane] - 1] = static_cast<int32_t>(slot) + lane;
-    }
+    if (hits != 0)
+      _mm512_mask_i32scatter_epi32(slots - 1, hits, number,
+                                   _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(slot))), 4);
   }
   return slot;
 }
