@@ -247,6 +247,17 @@ def test_corrupted_lru_entry_degrades(slot: int) -> None:
     assert args["attention_indices"][0, 0] >= 0 and args["refill_counts"].tolist() == [1]
 
 
+@pytest.mark.parametrize("oldest", [1, 18])
+def test_the_oldest_of_two_slots_with_one_owner_answers(oldest: int) -> None:
+    """Whichever has the higher number: a look at the owners in slot order must not decide."""
+    args = call([[9, 2]], hot_size=20)
+    args["hot_owner"][0, [1, 18]] = 4 + 9  # the host row of position 9
+    rest = [slot for slot in range(20) if slot not in (1, 18)]
+    args["lru_slots"] = torch.tensor([[oldest, *rest, 19 - oldest]], dtype=torch.int16)
+    run(args)
+    assert args["physical_rows"][0, 0] == 4 + oldest
+
+
 def test_a_slot_that_stands_twice_is_not_given_twice() -> None:
     args = call([[3, 4]], hot_size=4)
     args["lru_slots"][0] = torch.tensor([2, 2, 1, 0], dtype=torch.int16)
