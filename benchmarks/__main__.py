@@ -1,94 +1,220 @@
-"""Time ops on named cases, beside the time to copy as many bytes with one memcpy.
+"""Time the ops beside what a user would use instead and beside what the machine allows, in one run.
 
-Every repeat starts from the same arguments: what a call wrote is put back, outside the timed part.
+Three modes. The default times chosen cases; "table" prints the ratios that the project promises and fails where one
+is missed; "scaling" shows how cost grows with threads, requests, top-k, hot size, context and hit rate.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
-import time
-from collections.abc import Callable, Iterator
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import hisparse_ops
-from hisparse_ops.testing.buffers import clone_args, tensors
+from benchmarks.bare import bare_call
+from benchmarks.measure import Args, Contender, Evictor, Times, measure, on_copy, wrong_results
 
-Case = Callable[[torch.Generator], dict[str, Any]]
+Case = Callable[[torch.Generator], Args]
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "mode",
+        nargs="?",
+        default="cases",
+        choices=["cases", "table", "scaling"],
+        help="what to run (cases)",
+    )
     parser.add_argument("--op", choices=list(hisparse_ops.ops()), help="one op (all of them)")
     parser.add_argument("--case", help="one case of the op (all of them)")
-    parser.add_argument("--repeats", type=int, default=20, help="timed calls a case (20)")
+    parser.add_argument(
+        "--baselines",
+        choices=["all", "none"],
+        default="all",
+        help="time what stands beside an op (all), or the op alone (none)",
+    )
+    parser.add_argument(
+        "--refcheck", action="store_true", help="hold every result against the oracle"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="empty the caches before every timed call"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=30, help="timed calls of each contender (30)"
+    )
     parser.add_argument("--threads", type=int, help="threads (all)")
-    return parser.parse_args()
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--csv", type=Path, help="also write the figures to this file")
+    parser.add_argument("--plot", type=Path, help="also draw them to this PNG file")
+    options = parser.parse_args(argv)
+    for name in ("repeats", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} must be at least 1, got {value}")
+    return options
 
 
-def cases(op: str | None, case: str | None) -> Iterator[tuple[str, str, Case, Callable[..., int]]]:
+def conditions() -> dict[str, Any]:
+    """What the figures depend on."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    here = Path(__file__).parent
+    commit = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False).stdout
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "isa": hisparse_ops.cpu_isa(),
+        "torch": torch.__version__,
+        "commit": commit.strip() or "unknown",
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def chosen_cases(op: str | None, case: str | None) -> Iterator[tuple[str, str, Case]]:
     for name in hisparse_ops.ops():
         if op not in (None, name):
             continue
-        module = importlib.import_module(f"benchmarks.cases.{name}")
-        for title, make in module.CASES.items():
+        for title, make in cases_of(name).CASES.items():
             if case in (None, title):
-                yield name, title, make, module.bytes_moved
+                yield name, title, make
 
 
-def seconds(call: Callable[[], Any], before: Callable[[], Any], repeats: int) -> torch.Tensor:
-    times = []
-    for repeat in range(repeats + 2):
-        before()
-        start = time.perf_counter()
-        call()
-        if repeat >= 2:  # the first calls grow scratch buffers and wake threads
-            times.append(time.perf_counter() - start)
-    return torch.tensor(times, dtype=torch.float64).sort()[0]
+def cases_of(op: str) -> Any:
+    return importlib.import_module(f"benchmarks.cases.{op}")
 
 
-def time_op(op: str, args: dict[str, Any], repeats: int) -> torch.Tensor:
-    call = hisparse_ops.ops()[op].call
-    pristine = dict(tensors(clone_args(args)))
-    mutates = hisparse_ops.ops()[op].mutates
-    written = [(t, pristine[n]) for n, t in tensors(args) if n.split("[")[0] in mutates]
-
-    def restore() -> None:
-        for t, original in written:
-            t.copy_(original)
-
-    return seconds(lambda: call(**args), restore, repeats)
+def make_args(make: Case) -> Args:
+    return make(torch.Generator().manual_seed(0))
 
 
-def time_memcpy(moved: int, repeats: int) -> torch.Tensor:
-    source = torch.zeros(max(1, moved // 2), dtype=torch.uint8)
-    target = torch.empty_like(source)
-    return seconds(lambda: target.copy_(source), lambda: None, repeats)
+def contenders(op: str, args: Args, baselines: bool = True) -> list[Contender]:
+    """Our op first, then what stands beside it."""
+    ours = on_copy(op, "hisparse", args, hisparse_ops.ops()[op].call)
+    if not baselines:
+        return [ours]
+    try:
+        beside = importlib.import_module(f"benchmarks.baselines.{op}").contenders(args)
+    except ModuleNotFoundError as error:
+        if error.name != f"benchmarks.baselines.{op}":
+            raise
+        beside = []
+    return [ours, *beside, bare_call(op, args)]
 
 
-def main() -> int:
-    options = parse_args()
+def figures(op: str, case: str, args: Args, times: Sequence[Times]) -> list[dict[str, Any]]:
+    """A row for every contender."""
+    moved = cases_of(op).bytes_moved(args)
+    entries = cases_of(op).entries(args) if hasattr(cases_of(op), "entries") else None
+    ours = times[0].median
+    return [
+        {
+            "op": op,
+            "case": case,
+            "contender": t.name,
+            "limit": t.is_limit,
+            "p20_us": t.at(0.2) * 1e6,
+            "p50_us": t.median * 1e6,
+            "p80_us": t.at(0.8) * 1e6,
+            "gb_s": moved / t.median / 1e9,
+            "ns_per_entry": t.median / entries * 1e9 if entries else None,
+            "x_hisparse": t.median / ours,
+        }
+        for t in times
+    ]
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        per_entry = f"{row['ns_per_entry']:.2f}" if row["ns_per_entry"] else ""
+        name = row["contender"] + (" (limit)" if row["limit"] else "")
+        print(
+            f"{row['op']:<22}{row['case']:<34}{name:<30}{row['p20_us']:>11.1f}{row['p50_us']:>11.1f}"
+            f"{row['p80_us']:>11.1f}{row['gb_s']:>8.1f}{per_entry:>10}{row['x_hisparse']:>9.2f}x",
+            flush=True,
+        )
+
+
+def run_cases(options: argparse.Namespace) -> int:
+    chosen = list(chosen_cases(options.op, options.case))
+    if not chosen:
+        names = ", ".join(title for _, title, _ in chosen_cases(options.op, None))
+        print(f"benchmarks: --case must be one of {names}, got {options.case}", file=sys.stderr)
+        return 2
+    print(
+        f"{'op':<22}{'case':<34}{'contender':<30}{'p20 us':>11}{'p50 us':>11}{'p80 us':>11}"
+        f"{'GB/s':>8}{'ns/entry':>10}{'time':>10}"
+    )
+    evict = Evictor() if options.cold else None
+    rows: list[dict[str, Any]] = []
+    wrong = 0
+    for op, title, make in chosen:
+        args = make_args(make)
+        all_of_them = contenders(op, args, options.baselines == "all")
+        if options.refcheck:
+            differs = wrong_results(op, args, all_of_them)
+            wrong += len(differs)
+            for name in differs:
+                print(f"{op} {title}: {name} differs from the oracle", file=sys.stderr)
+        mine = figures(op, title, args, measure(all_of_them, options.repeats, evict))
+        show(mine)
+        rows += mine
+    save(options, rows)
+    return 1 if wrong else 0
+
+
+def save(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
+    """The figures as files, where asked for."""
+    if options.json:
+        text = json.dumps({"conditions": conditions(), "figures": list(rows)}, indent=1)
+        options.json.write_text(text + "\n")
+    if options.csv and rows:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    if options.plot:
+        from benchmarks.plots import draw_ratios
+
+        draw_ratios(options.plot, rows)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(argv)
     if options.threads:
         torch.set_num_threads(options.threads)
-    chosen = list(cases(options.op, options.case))
-    if not chosen:
-        print("benchmarks: no such case; see benchmarks/cases")
-        return 2
-    print(f"torch {torch.__version__}, {hisparse_ops.cpu_isa()}, {torch.get_num_threads()} threads")
-    print(
-        f"{'op':<24}{'case':<28}{'p20 us':>10}{'p50 us':>10}{'p80 us':>10}{'GB/s':>8}{'x memcpy':>10}"
-    )
-    for op, title, make, bytes_moved in chosen:
-        args = make(torch.Generator().manual_seed(0))
-        moved = bytes_moved(args)
-        times = time_op(op, args, options.repeats)
-        p20, p50, p80 = (float(times.quantile(q)) for q in (0.2, 0.5, 0.8))
-        copy = float(time_memcpy(moved, options.repeats).quantile(0.5))
-        line = "".join(f"{t * 1e6:>10.1f}" for t in (p20, p50, p80))
-        print(f"{op:<24}{title:<28}{line}{moved / p50 / 1e9:>8.1f}{p50 / copy:>10.2f}", flush=True)
-    return 0
+    print(", ".join(f"{name} {value}" for name, value in conditions().items()))
+    if options.mode == "table":
+        from benchmarks.table import run_table
+
+        return run_table(options)
+    if options.mode == "scaling":
+        from benchmarks.scaling import run_scaling
+
+        return run_scaling(options)
+    return run_cases(options)
 
 
 if __name__ == "__main__":

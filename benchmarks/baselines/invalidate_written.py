@@ -42,7 +42,9 @@ def _searched(written: Tensor, keys: Tensor) -> Tensor:
 def contenders(args: dict[str, Any]) -> list[Contender]:
     mine = clone_args(args)
     states = mine["request_state_indices"][mine["request_ids"]].unique()
-    pieces = torch.tensor([owner[s].data_ptr() for owner in mine["owners"] for s in states.tolist()])
+    pieces = torch.tensor(
+        [owner[s].data_ptr() for owner in mine["owners"] for s in states.tolist()]
+    )
     words = mine["owners"][0].shape[1]
     read = native.library("limits").read_words
     arguments = (c_void_p(pieces.data_ptr()), c_int64(len(pieces)), c_int64(words))

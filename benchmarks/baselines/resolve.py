@@ -107,7 +107,7 @@ def with_torch(**args: Any) -> None:
     rows = physical.view(-1, top_k)
     answered = rows >= 0
     if args["layout"] == "prefix":
-        rows = rows.gather(1, (~answered).byte().argsort(1, stable=True))
+        rows = rows.gather(1, (~answered).byte().argsort(dim=1, stable=True))
     args["attention_indices"].copy_(rows)
     args["valid_counts"].copy_(answered.sum(1))
     per_run = len(rows) // runs
@@ -127,7 +127,7 @@ def _update(args: Args, states: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
     """Physical rows of the entries, and misses of every run; owner, LRU and plan are written."""
     owner, lru = args["hot_owner"][states].long(), args["lru_slots"][states].long()
     runs, hot_size = owner.shape
-    wanted, place = host.where(host >= 0, _NONE).sort(1, stable=True)
+    wanted, place = host.where(host >= 0, _NONE).sort(dim=1, stable=True)
     first = torch.ones_like(wanted, dtype=torch.bool)
     first[:, 1:] = wanted[:, 1:] != wanted[:, :-1]
     first &= wanted < _NONE
@@ -144,7 +144,7 @@ def _update(args: Args, states: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
     misses = missing.sum(1)
     order = place.where(missing, _NONE).sort(1)
     hit_in_lru = hit.gather(1, lru)
-    others = lru.gather(1, hit_in_lru.byte().argsort(1, stable=True))
+    others = lru.gather(1, hit_in_lru.byte().argsort(dim=1, stable=True))
     width = int(misses.max())
     used = torch.arange(width) < misses[:, None]
     victims = others[:, :width]
@@ -157,7 +157,7 @@ def _update(args: Args, states: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
     kept = torch.arange(hot_size) >= misses[:, None]
     others_left = hot_size - hit.sum(1, keepdim=True)
     key = torch.where(torch.arange(hot_size) < others_left, torch.where(kept, 0, 1), 2)
-    args["lru_slots"][states] = others.gather(1, key.argsort(1, stable=True)).short()
+    args["lru_slots"][states] = others.gather(1, key.argsort(dim=1, stable=True)).short()
 
     blocks, size = args["hot_block_table"].long(), args["block_size"]
     slot = slot.clamp(min=0)

@@ -51,6 +51,14 @@ CASES: dict[str, Callable[[torch.Generator], dict[str, Any]]] = {
 }
 
 
+# From 1 to 8192 rows of one layer, C8 and BF16.
+CASES |= {
+    f"rows-{n}x{width}B": _case(1024, 64, width, n)
+    for width in (656, 1152)
+    for n in (1, 16, 256, 2048, 8192)
+}
+
+
 def bytes_moved(args: dict[str, Any]) -> int:
     """Bytes read and bytes written, ids aside."""
     ids, source = args["row_ids"], args["source"]

@@ -54,7 +54,27 @@ CASES: dict[str, Callable[[torch.Generator], dict[str, Any]]] = {
 }
 
 
+# Plans of one request from 1 to 8192 rows, C8 and BF16.
+CASES |= {
+    f"plan-{rows}x{row_bytes}B": partial(
+        _case,
+        requests=1,
+        query_rows=-(-rows // 2048),
+        top_k=min(rows, 2048),
+        hot_size=10240,
+        misses=rows,
+        row_bytes=row_bytes,
+    )
+    for row_bytes in (656, 1152)
+    for rows in (1, 16, 256, 2048, 8192)
+}
+
+
 def bytes_moved(args: dict[str, Any]) -> int:
     """Both sides of every row copied, and the plan entries read."""
     entries = int(args["counts"].sum())
     return entries * (2 * args["hot_cache"].shape[-1] + 2 * args["host_rows"].element_size())
+
+
+def entries(args: dict[str, Any]) -> int:
+    return int(args["counts"].sum())

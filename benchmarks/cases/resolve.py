@@ -21,36 +21,37 @@ def step(
     hit_rate: float,
     context: int = 32768,
     resident: bool = False,
+    top_k: int = TOP_K,
 ) -> dict[str, Any]:
     """One step: each row draws ``hit_rate`` of its entries from what the hot buffer holds."""
     pages, hot_blocks = context // BLOCK_SIZE, hot_size // BLOCK_SIZE
     source = 1 + torch.randperm(requests * pages, generator=gen).view(requests, pages)
     owner = torch.empty(requests, hot_size, dtype=torch.int32)
-    topk = torch.empty(requests, rows, TOP_K, dtype=torch.int32)
+    topk = torch.empty(requests, rows, top_k, dtype=torch.int32)
     for request in range(requests):
         positions = torch.randperm(context, generator=gen)
         held, rest = positions[:hot_size], positions[hot_size:]
         blocks = source[request][held // BLOCK_SIZE]
         owner[request] = (blocks * BLOCK_SIZE + held % BLOCK_SIZE).int()
-        hits = round(TOP_K * hit_rate)
-        wanted = torch.cat([held[: 2 * hits], rest[: 2 * (TOP_K - hits)]])
+        hits = round(top_k * hit_rate)
+        wanted = torch.cat([held[: 2 * hits], rest[: 2 * (top_k - hits)]])
         for row in range(rows):
             # The rows of one verification share about half of what they pick from the same pool.
             pick = torch.cat(
                 [
                     wanted[: 2 * hits][torch.randperm(2 * hits, generator=gen)[:hits]],
                     wanted[2 * hits :][
-                        torch.randperm(2 * (TOP_K - hits), generator=gen)[: TOP_K - hits]
+                        torch.randperm(2 * (top_k - hits), generator=gen)[: top_k - hits]
                     ],
                 ]
             )
-            topk[request, row] = pick[torch.randperm(TOP_K, generator=gen)].int()
+            topk[request, row] = pick[torch.randperm(top_k, generator=gen)].int()
     batch = requests * rows
-    output = partial(torch.empty, (batch, TOP_K), dtype=torch.int32)
+    output = partial(torch.empty, (batch, top_k), dtype=torch.int32)
     count = partial(torch.empty, (batch,), dtype=torch.int32)
     resident_blocks = 1 + requests * hot_blocks + torch.arange(requests * pages)
     return {
-        "topk_indices": topk.view(batch, TOP_K),
+        "topk_indices": topk.view(batch, top_k),
         "request_ids": torch.arange(requests, dtype=torch.int32).repeat_interleave(rows),
         "request_state_indices": torch.randperm(requests, generator=gen).int().sort()[0],
         "source_block_table": source.int(),
@@ -68,7 +69,7 @@ def step(
         "num_blocks": 1 + requests * (hot_blocks + pages),
         "block_size": BLOCK_SIZE,
         "layout": "prefix",
-        "max_union_rows": min(hot_size, rows * TOP_K),
+        "max_union_rows": min(hot_size, rows * top_k),
         "resident_block_table": resident_blocks.view(requests, -1).int() if resident else None,
     }
 
@@ -89,3 +90,7 @@ def bytes_moved(args: dict[str, Any]) -> int:
     rows, top_k = args["topk_indices"].shape
     states, hot_size = args["hot_owner"].shape
     return rows * top_k * 8 + rows * 12 + states * hot_size * 6 * 2
+
+
+def entries(args: dict[str, Any]) -> int:
+    return int(args["topk_indices"].numel())

@@ -14,7 +14,7 @@ void do_nothing(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 extern "C" void implement_bare(const char* name) {
   static std::vector<std::unique_ptr<torch::Library>> kept;
-  kept.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "hisparse_bare", c10::DispatchKey::CPU,
-                                                  __FILE__, __LINE__));
+  kept.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "hisparse_bare",
+                                                  c10::DispatchKey::CPU, __FILE__, __LINE__));
   kept.back()->impl(name, torch::CppFunction::makeFromBoxedFunction<&do_nothing>());
 }

@@ -47,15 +47,15 @@ int64_t copy_ahead(const int64_t* from, const int64_t* to, int64_t count, int64_
 
 extern "C" {
 
-// to[i] <- from[i], `bytes` each, of `read` bytes that must be read: the addresses are known, so nothing is left but
-// the bytes.
+// to[i] <- from[i], `bytes` each, of `read` bytes that must be read: the addresses are known, so nothing is
+// left but the bytes.
 int64_t copy_rows(const int64_t* from, const int64_t* to, int64_t count, int64_t bytes, int64_t read) {
   return copy_ahead<0>(from, to, count, bytes, read);
 }
 
 // The same with the next rows asked for ahead of time.
 int64_t copy_rows_ahead(const int64_t* from, const int64_t* to, int64_t count, int64_t bytes, int64_t read) {
-  return copy_ahead<4>(from, to, count, bytes, read);
+  return copy_ahead<8>(from, to, count, bytes, read);
 }
 
 // Reads every byte of `count` pieces of memory once.

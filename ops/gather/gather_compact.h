@@ -18,16 +18,15 @@ inline int64_t compact_entries(const Refill& refill, const Ids& counts) noexcept
   return entries;
 }
 
-// Copies the entries whose hot row is owned, in row-major order: the last one to a hot row stays.
-template <class Owns>
-void gather_compact(const Refill& refill, const Ids& counts, const Owns& owns) noexcept {
+// Copies a part's entries in row-major order: the last one to a hot row stays.
+inline void gather_compact(const Refill& refill, const Ids& counts, int64_t part, int64_t parts) noexcept {
+  RefillPart copies(refill, part, parts);
   for (int64_t row = 0; row < counts.rows; ++row) {
     const int64_t columns = compact_columns(refill, counts, row);
-    for (int64_t col = 0; col < columns; ++col) {
-      const int64_t hot_row = refill.hot_rows(row, col);
-      if (owns(hot_row)) refill.copy(refill.host_rows(row, col), hot_row);
-    }
+    for (int64_t col = 0; col < columns; ++col)
+      copies.add(refill.host_rows(row, col), refill.hot_rows(row, col));
   }
+  copies.finish();
 }
 
 }  // namespace hisparse

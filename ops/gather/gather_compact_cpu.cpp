@@ -18,9 +18,7 @@ void gather_compact_cpu(const Tensor& host_cache, const Tensor& hot_cache, const
   check_disjoint(kOp, "counts", bytes_of(columns), "hot_cache", refill.hot);
 
   const int64_t bytes = compact_entries(refill, columns) * refill.hot.row_bytes;
-  parallel_parts(bytes, [&](int64_t part, int64_t parts) {
-    gather_compact(refill, columns, [=](int64_t hot_row) { return owns_row(hot_row, part, parts); });
-  });
+  parallel_parts(bytes, [&](int64_t part, int64_t parts) { gather_compact(refill, columns, part, parts); });
 }
 
 }  // namespace

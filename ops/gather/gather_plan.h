@@ -56,14 +56,14 @@ inline int64_t count_misses(const GatherPlan& plan) noexcept {
   return misses;
 }
 
-// Copies the misses whose hot row is owned, in row-major order: the last one to a hot row stays.
-template <class Owns>
-void gather_plan(const GatherPlan& plan, const Owns& owns) noexcept {
+// Copies a part's misses in row-major order: the last one to a hot row stays.
+inline void gather_plan(const GatherPlan& plan, int64_t part, int64_t parts) noexcept {
   const Refill& refill = plan.refill;
+  RefillPart copies(refill, part, parts);
   visit_misses(plan, [&](int64_t row, int64_t col) {
-    const int64_t hot_row = refill.hot_rows(row, col);
-    if (owns(hot_row)) refill.copy(refill.host_rows(row, col), hot_row);
+    copies.add(refill.host_rows(row, col), refill.hot_rows(row, col));
   });
+  copies.finish();
 }
 
 // Physical rows to the rows that attention counts. The slab's last row is known to fit int32 either way, so

@@ -60,9 +60,8 @@ void gather_plan_cpu(const Tensor& host_cache, const Tensor& hot_cache, const Te
     parallel_rows(attention.rows * attention.cols, kEntryBytes,
                   [&](int64_t begin, int64_t end) { write_attention(plan, rows, attention, begin, end); });
   }
-  parallel_parts(count_misses(plan) * hot.row_bytes, [&](int64_t part, int64_t parts) {
-    gather_plan(plan, [=](int64_t hot_row) { return owns_row(hot_row, part, parts); });
-  });
+  parallel_parts(count_misses(plan) * hot.row_bytes,
+                 [&](int64_t part, int64_t parts) { gather_plan(plan, part, parts); });
 }
 
 }  // namespace

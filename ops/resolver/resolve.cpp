@@ -29,6 +29,20 @@ void find_entries(Isa isa, const Ids& topk, int64_t row, const PageRows& where, 
   map_entries(topk, row, to, where);
 }
 
+// Whether every position of a row has a resident row; counts those that have one. A negative position has
+// none and needs none.
+bool all_resident(const Ids& topk, int64_t row, const int32_t* resident, int64_t* answered) noexcept {
+  const int32_t* positions = contiguous_row(topk, row);
+  if (positions == nullptr) return false;
+  int32_t missing = 0, found = 0;
+  for (int64_t col = 0; col < topk.cols; ++col) {
+    missing |= (resident[col] < 0) & (positions[col] >= 0);
+    found += resident[col] >= 0;
+  }
+  *answered = found;
+  return missing == 0;
+}
+
 }  // namespace
 
 bool RunResolver::exceeds_limit(const ResolveArgs& args, const ResolveRun& run) {
@@ -72,11 +86,21 @@ bool RunResolver::translate(const ResolveArgs& args, const ResolveRun& run) {
   const PageRows resident(args.resident.row(run.state), args.resident.cols, args.resident_page,
                           args.num_blocks * args.page.rows);
   const auto given_row = [&](int64_t id) { return id >= 0 && id < args.host_rows ? id : -1; };
+  int64_t answered = 0;
   for (int64_t row = 0; row < run.rows; ++row) {
     const int64_t at = row * args.top_k;
-    if (args.source) find_entries(args.isa, args.topk_indices, run.first + row, source, host_.data() + at);
-    else map_entries(args.topk_indices, run.first + row, host_.data() + at, given_row);
-    if (args.resident) find_entries(args.isa, args.topk_indices, run.first + row, resident, resident_.data());
+    const int64_t first = run.first + row;
+    if (args.resident) {
+      find_entries(args.isa, args.topk_indices, first, resident, resident_.data());
+      // Where resident pages answer everything, as with short contexts, nothing needs a host row.
+      if (!args.resolved_host_rows && all_resident(args.topk_indices, first, resident_.data(), &answered)) {
+        std::copy_n(resident_.data(), args.top_k, answers_.data() + at);
+        resident_entries_ += answered;
+        continue;
+      }
+    }
+    if (args.source) find_entries(args.isa, args.topk_indices, first, source, host_.data() + at);
+    else map_entries(args.topk_indices, first, host_.data() + at, given_row);
     resident_entries_ +=
         unite(args.isa, union_, host_.data() + at, args.resident ? resident_.data() : nullptr, args.top_k,
               args.union_limit, answers_.data() + at);
@@ -209,14 +233,18 @@ void RunResolver::answer_row(const ResolveArgs& args, const ResolveRun& run, int
       args.attention_indices.row(out), args.physical_rows ? args.physical_rows.row(out) : nullptr);
   if (args.resolved_host_rows) list_host_rows(args, row, args.resolved_host_rows.row(out), valid);
   if (args.miss_mask) mark_loads(args, row, args.miss_mask.row(out));
-  const int64_t resident =
-      resident_entries_ > 0 ? std::count_if(answers, answers + args.top_k, [](int32_t a) { return a >= 0; })
-                            : 0;
+  const int64_t resident = count_resident(answers, args.top_k, valid);
   args.valid_counts[out] = static_cast<int32_t>(valid);
   if (args.resident_counts) args.resident_counts[out] = static_cast<int32_t>(resident);
   args.refill_counts[out] =
       static_cast<int32_t>(std::clamp<int64_t>(num_misses_ - row * args.top_k, 0, args.top_k));
   hit_references_ += valid - resident;
+}
+
+int64_t RunResolver::count_resident(const int32_t* answers, int64_t count, int64_t valid) const noexcept {
+  if (union_.size() == 0) return valid;
+  if (resident_entries_ == 0) return 0;
+  return std::count_if(answers, answers + count, [](int32_t answer) { return answer >= 0; });
 }
 
 bool RunResolver::is_answered(int32_t answer) const noexcept {

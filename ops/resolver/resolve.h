@@ -79,6 +79,7 @@ class RunResolver {
   void assign(const ResolveArgs& args, const ResolveRun& run, int32_t* owner, int16_t* lru) noexcept;
   void write_plan(const ResolveArgs& args, const ResolveRun& run, int32_t* owner) noexcept;
   void answer_row(const ResolveArgs& args, const ResolveRun& run, int64_t row) noexcept;
+  int64_t count_resident(const int32_t* answers, int64_t count, int64_t valid) const noexcept;
   bool is_answered(int32_t answer) const noexcept;
   void list_host_rows(const ResolveArgs& args, int64_t row, int32_t* to, int64_t valid) noexcept;
   void mark_loads(const ResolveArgs& args, int64_t row, int32_t* to) noexcept;

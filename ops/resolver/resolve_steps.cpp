@@ -95,8 +95,10 @@ int64_t answer_entries_avx512(const AttentionRows& attend, const int32_t* answer
   for (; i + 16 <= count; i += 16) {
     const __m512i answer = _mm512_loadu_si512(answers + i);
     const __mmask16 from_union = _mm512_cmplt_epi32_mask(answer, none);
-    const __m512i physical =
-        _mm512_mask_i32gather_epi32(answer, from_union, _mm512_sub_epi32(first, answer), union_rows, 4);
+    __m512i physical = answer;
+    if (from_union != 0)
+      physical =
+          _mm512_mask_i32gather_epi32(answer, from_union, _mm512_sub_epi32(first, answer), union_rows, 4);
     const __mmask16 answered = _mm512_cmpgt_epi32_mask(physical, none);
     const __m512i block = _mm512_sra_epi32(physical, shift);
     const __m512i row =
