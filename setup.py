@@ -19,7 +19,11 @@ setup(
     ext_modules=[
         CppExtension(
             "hisparse_ops._C",
-            sorted(str(p.relative_to(ROOT)) for p in (ROOT / "ops").glob("**/*.cpp")),
+            sorted(
+                str(p.relative_to(ROOT))
+                for p in (ROOT / "ops").glob("**/*.cpp")
+                if "ascend950" not in p.parts  # built by CANN, see docs/ascend950.md
+            ),
             include_dirs=[str(ROOT / "ops")],
             depends=sorted(str(p.relative_to(ROOT)) for p in (ROOT / "ops").glob("**/*.h")),
             py_limited_api=True,  # torch adds -DPy_LIMITED_API for Python 3.10

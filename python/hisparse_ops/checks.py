@@ -137,3 +137,61 @@ def row_bytes(t: Tensor) -> int:
 def num_rows(t: Tensor) -> int:
     """Rows of a slab, ``[rows, width]`` or ``[blocks, block_size, width]``."""
     return t.shape[0] if t.dim() == 2 else t.shape[0] * t.shape[1]
+
+
+class Overlaps:
+    """The memory of every argument, to see that no output overlaps anything else (``disjoint`` in C++)."""
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+        self._items: list[tuple[int, int, str, Tensor, bool]] = []
+
+    def add(self, argument: str, t: Tensor | None, *, written: bool = False) -> None:
+        if t is None or t.numel() == 0:
+            return
+        first = t.data_ptr()
+        last = first + sum(
+            (n - 1) * s * t.element_size() for n, s in zip(t.shape, t.stride(), strict=True)
+        )
+        first, last = min(first, last), max(first, last) + t.element_size()
+        self._items.append((first, last, argument, t, written))
+
+    def check(self) -> None:
+        """Raise for the first pair of arguments that share memory one of them is written in."""
+        end = 0
+        for first, last, *_ in sorted(self._items, key=lambda item: item[0]):
+            if first < end:
+                break
+            end = last
+        else:
+            return  # as nearly always: one range after the other, and nothing more to look at
+        for i, (_, _, later, t, later_written) in enumerate(self._items):
+            for _, _, earlier, u, earlier_written in self._items[:i]:
+                if (later_written or earlier_written) and not _disjoint(t, u):
+                    # The later one is named, unless only the earlier one is written.
+                    names = (later, earlier) if later_written else (earlier, later)
+                    fail(self.op, names[0], f"not overlap {names[1]}", "shared memory")
+
+
+def _disjoint(a: Tensor, b: Tensor) -> bool:
+    """False when an element of one may share a byte with one of the other: the rule of ``ops/common/slab.h``."""
+    (first_a, bytes_a, stride_a, page_a), (first_b, bytes_b, stride_b, page_b) = (
+        _rows_of(a),
+        _rows_of(b),
+    )
+    shift = first_b - first_a
+    if shift >= page_a or -shift >= page_b:
+        return True
+    if stride_a != stride_b or stride_a <= 0:
+        return False
+    shift %= stride_a
+    return bytes_a <= shift and shift + bytes_b <= stride_a
+
+
+def _rows_of(t: Tensor) -> tuple[int, int, int, int]:
+    """Address, bytes of a row, bytes between rows, bytes in all, of a table or list."""
+    item = t.element_size()
+    columns = (t.shape[1] - 1) * t.stride(1) + 1 if t.dim() == 2 else 1
+    stride = t.stride(0) * item
+    row = columns * item
+    return t.data_ptr(), row, stride, (t.shape[0] - 1) * stride + row

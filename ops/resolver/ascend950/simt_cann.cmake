@@ -1,0 +1,52 @@
+# Whether the installed CANN can build SIMT kernels for an Ascend 950. Sets SIMT_CANN_MISSING to the reason why not,
+# or to nothing. `cmake -DSOC=ascend950 -P simt_cann.cmake` prints it.
+#
+#   SOC               the chip to build for (ascend950)
+#   ASCEND_HOME_PATH  where CANN is installed, by default what the environment says
+
+if(NOT DEFINED SOC)
+  set(SOC ascend950)
+endif()
+if(NOT DEFINED ASCEND_HOME_PATH)
+  set(ASCEND_HOME_PATH "$ENV{ASCEND_HOME_PATH}")
+endif()
+set(SIMT_CANN_LEAST 9.2)
+set(SIMT_CANN_MISSING "")
+
+function(simt_cann_version home result)
+  file(GLOB candidates ${home}/version.cfg ${home}/*/version.info ${home}/share/info/*/version.info)
+  set(found "")
+  foreach(candidate IN LISTS candidates)
+    file(STRINGS ${candidate} lines REGEX "[Vv]ersion")
+    foreach(line IN LISTS lines)
+      if(line MATCHES "=[^0-9]*([0-9]+\\.[0-9]+(\\.[0-9]+)?)"
+         AND (found STREQUAL "" OR CMAKE_MATCH_1 VERSION_GREATER found))
+        set(found ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
+  endforeach()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+if(NOT SOC MATCHES "^ascend950")
+  set(SIMT_CANN_MISSING "SOC must be an ascend950, whose vector cores run SIMT code, got ${SOC}")
+elseif(ASCEND_HOME_PATH STREQUAL "")
+  set(SIMT_CANN_MISSING "CANN is not set up: ASCEND_HOME_PATH is not set (source its set_env.sh)")
+elseif(NOT IS_DIRECTORY ${ASCEND_HOME_PATH})
+  set(SIMT_CANN_MISSING "ASCEND_HOME_PATH must be a directory, got ${ASCEND_HOME_PATH}")
+else()
+  file(GLOB_RECURSE headers ${ASCEND_HOME_PATH}/*/asc_simt.h)
+  list(FILTER headers INCLUDE REGEX "/simt_api/asc_simt\\.h$")
+  simt_cann_version(${ASCEND_HOME_PATH} version)
+  if(NOT headers)
+    set(SIMT_CANN_MISSING "CANN in ${ASCEND_HOME_PATH} has no simt_api/asc_simt.h")
+  elseif(version STREQUAL "")
+    set(SIMT_CANN_MISSING "no version of CANN is found in ${ASCEND_HOME_PATH}")
+  elseif(version VERSION_LESS SIMT_CANN_LEAST)
+    set(SIMT_CANN_MISSING "CANN must be ${SIMT_CANN_LEAST} or later, got ${version}")
+  endif()
+endif()
+
+if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE AND NOT SIMT_CANN_MISSING STREQUAL "")
+  message("ascend950: ${SIMT_CANN_MISSING}")
+endif()
