@@ -29,7 +29,10 @@ if not starts_plan():
     )
     from hisparse_ops.transfer_c8 import dequantize_c8, quantize_scatter_c8, scatter_c8
     from hisparse_ops.validation import (
+        PostMortem,
+        StateReport,
         ValidationError,
+        check_state,
         check_values,
         is_validating,
         record,
@@ -42,9 +45,12 @@ if not starts_plan():
 __all__ = [
     "Backend",
     "Op",
+    "PostMortem",
+    "StateReport",
     "ValidationError",
     "__version__",
     "backends",
+    "check_state",
     "check_values",
     "copy_pages",
     "copy_resident_rows",

@@ -1,4 +1,4 @@
-"""``python -m hisparse_ops``: say what is installed, show HiSparse at work, replay a trace, plan a deployment."""
+"""``python -m hisparse_ops``: say what is installed, show HiSparse at work, replay traces and states, plan."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def parser(*, only_plan: bool = False) -> _cli.Parser:
     top.add_argument("--version", action="version", version=f"hisparse-ops {__version__}")
     commands = top.add_subparsers(metavar="COMMAND")
     if not only_plan:
-        from hisparse_ops import demo, info, replay
+        from hisparse_ops import demo, info, postmortem, replay
 
-        for command in (info, demo, replay):
+        for command in (info, demo, replay, postmortem):
             command.add_parser(commands)
     plan.add_parser(commands)
     return top

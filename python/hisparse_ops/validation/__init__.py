@@ -14,11 +14,17 @@ from hisparse_ops.validation._switch import (
     validate_if_asked,
 )
 from hisparse_ops.validation._values import VALIDATORS, ValidationError
+from hisparse_ops.validation.postmortem import PostMortem, PostMortemError
+from hisparse_ops.validation.state import StateReport, check_state
 
 __all__ = [
     "VALIDATORS",
     "Calls",
+    "PostMortem",
+    "PostMortemError",
+    "StateReport",
     "ValidationError",
+    "check_state",
     "check_values",
     "gather",
     "invalidate",
