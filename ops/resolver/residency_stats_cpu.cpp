@@ -11,10 +11,15 @@ namespace {
 
 constexpr const char* kOp = "residency_stats";
 
-int64_t sum(const Ids& counts) noexcept {
-  int64_t total = 0;
-  for (int64_t i = 0; i < counts.rows; ++i) total += counts(i);
+// Any value may stand among the counts, and a sum of them wraps at 64 bits; signed, it would be undefined.
+uint64_t sum(const Ids& counts) noexcept {
+  uint64_t total = 0;
+  for (int64_t i = 0; i < counts.rows; ++i) total += static_cast<uint64_t>(counts(i));
   return total;
+}
+
+void add(int64_t& total, uint64_t more) noexcept {
+  total = static_cast<int64_t>(static_cast<uint64_t>(total) + more);
 }
 
 void residency_stats_cpu(const Tensor& valid_counts, const Tensor& refill_counts, const Tensor& stats,
@@ -28,9 +33,9 @@ void residency_stats_cpu(const Tensor& valid_counts, const Tensor& refill_counts
   const Ids refill = counts("refill_counts", refill_counts);
   const Ids resident = resident_counts ? counts("resident_counts", *resident_counts) : Ids{};
   const auto out = vector<int64_t>(kOp, "stats", stats, kInt64, "length", 2);
-  const int64_t misses = sum(refill);
-  out[0] += sum(valid) - sum(resident) - misses;
-  out[1] += misses;
+  const uint64_t misses = sum(refill);
+  add(out[0], sum(valid) - sum(resident) - misses);
+  add(out[1], misses);
 }
 
 }  // namespace

@@ -394,7 +394,7 @@ def residency_stats(
 
     ``stats[0] += sum(valid_counts) - sum(resident_counts) - sum(refill_counts)``;
     ``stats[1] += sum(refill_counts)``. On an intact state these are the numbers ``resolve(stats=...)`` adds; a
-    caller that samples every so many steps calls this instead.
+    caller that samples every so many steps calls this instead. Sums wrap at 64 bits.
 
     Parameters
     ----------

@@ -27,3 +27,11 @@ def test_same_numbers_as_resolve(layout: str) -> None:
         )
         assert torch.equal(sampled, args["stats"])
     assert (sampled > 0).all()
+
+
+def test_sums_of_garbage_wrap_at_64_bits() -> None:
+    """Signed, the overflow would be undefined behaviour."""
+    big = torch.tensor([2**63 - 1, 2**63 - 1, 5])
+    stats = torch.tensor([2**63 - 1, -1])
+    hisparse_ops.residency_stats(big, torch.tensor([2**63 - 1, 1, 0]), stats)
+    assert stats.tolist() == [2, 2**63 - 1]

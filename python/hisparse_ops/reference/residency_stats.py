@@ -10,5 +10,9 @@ def residency_stats(
 ) -> None:
     resident = 0 if resident_counts is None else sum(resident_counts.tolist())
     misses = sum(refill_counts.tolist())
-    stats[0] += sum(valid_counts.tolist()) - resident - misses
-    stats[1] += misses
+    stats[0] = _wrapped(int(stats[0]) + sum(valid_counts.tolist()) - resident - misses)
+    stats[1] = _wrapped(int(stats[1]) + misses)
+
+
+def _wrapped(total: int) -> int:
+    return (total + 2**63) % 2**64 - 2**63
