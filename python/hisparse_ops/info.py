@@ -68,10 +68,11 @@ def table(ops: Iterable[registry.Op], backends: Mapping[str, registry.Backend]) 
 
 
 def markdown(ops: Iterable[registry.Op], backends: Mapping[str, registry.Backend]) -> str:
-    """The table with a link to each op's page and what the op does."""
+    """What the package ships: the table with a link to each op's page and what the op does."""
     lines = [f"| op | | {' | '.join(backends)} |", f"|---|---|{'---|' * len(backends)}"]
     for op in ops:
-        cells = ["yes" if op.name in backend.ops else "" for backend in backends.values()]
+        keys = (backend.dispatch_key for backend in backends.values())
+        cells = [registry.kernel_kinds(key).get(op.name, "") for key in keys]
         what = op.summary.replace("``", "`")
         lines.append(f"| [{op.name}](docs/ops/{op.name}.md) | {what} | {' | '.join(cells)} |")
     return "\n".join(lines)

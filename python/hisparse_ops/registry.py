@@ -7,8 +7,6 @@ table walk :func:`ops`, so an op that lacks a piece fails CI.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,25 +110,34 @@ def _cpu_backend() -> Backend:
     return Backend("cpu", "CPU", found, reason, detail)
 
 
-def _device_backend(name: str, dispatch_key: str, kernels: str, needs: str) -> Backend:
+def kernel_kinds(dispatch_key: str) -> dict[str, str]:
+    """What this package ships for a device, by op: "C++", "Triton"; an op without a kernel is left out."""
+    from hisparse_ops import triton
+
+    if dispatch_key == "CPU":
+        return dict.fromkeys(_OPS, "C++")
+    return {name: "Triton" for name in _OPS if name in triton.OPS}
+
+
+def _device_backend(name: str, dispatch_key: str) -> Backend:
+    from hisparse_ops import triton
+
     found = _registered(dispatch_key)
-    if found:
-        missing = [op for op in _OPS if op not in found]
-        return Backend(
-            name, dispatch_key, found, f"no kernel for {', '.join(missing)}" if missing else ""
-        )
-    reason = f"this version has no {kernels} kernels"
-    if importlib.util.find_spec(needs) is None:
-        reason += f"; {needs} is not installed either"
-    return Backend(name, dispatch_key, found, reason)
+    shipped = kernel_kinds(dispatch_key)
+    reasons = []
+    if unshipped := [op for op in _OPS if op not in shipped and op not in found]:
+        reasons.append(f"no kernel for {', '.join(unshipped)}")
+    if any(op not in found for op, kind in shipped.items() if kind == "Triton"):
+        reasons.append(triton.why_missing())
+    return Backend(name, dispatch_key, found, "; ".join(reasons))
 
 
 def backends() -> dict[str, Backend]:
     """Every backend, what it has registered in this process, and why anything is missing."""
     found = (
         _cpu_backend(),
-        _device_backend("cuda", "CUDA", "CUDA", "triton"),
-        _device_backend("npu", "PrivateUse1", "Ascend", "torch_npu"),
+        _device_backend("cuda", "CUDA"),
+        _device_backend("npu", "PrivateUse1"),
     )
     return {backend.name: backend for backend in found}
 

@@ -80,7 +80,7 @@ def test_info_markdown() -> None:
         """\
 | op | | cpu | npu |
 |---|---|---|---|
-| [pad_slots](docs/ops/pad_slots.md) | Keep the first `valid_count` slots ... with -1. | yes |  |""",
+| [pad_slots](docs/ops/pad_slots.md) | Keep the first `valid_count` slots ... with -1. | C++ | Triton |""",
     )
 
 

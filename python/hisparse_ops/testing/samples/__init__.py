@@ -5,7 +5,9 @@ Each module has
 * ``samples(tier)``: an iterator of :class:`Sample`; tier ``"default"`` is a few per property, ``"nightly"`` all;
 * ``BAD_ARGUMENTS``: what the op refuses, with the text it refuses it with;
 * optionally ``unspecified(args)``: masks, by argument, of the elements that the contract leaves undefined after
-  the call with ``args``.
+  the call with ``args``;
+* optionally ``device_unspecified(args)``: the same of the elements that are undefined on devices only, where which of
+  several writes to a row is the last is not known.
 """
 
 from __future__ import annotations
@@ -51,3 +53,13 @@ def load(op: str) -> ModuleType:
 
 def samples(op: str, tier: str = "default") -> Iterator[Sample]:
     yield from load(op).samples(tier)
+
+
+def repeated_rows(name: str, slab: torch.Tensor, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A mask of the rows of a written slab that ``rows`` names more than once, if there are any."""
+    shape = slab.shape[:-1]
+    inside = rows[(rows >= 0) & (rows < shape.numel())].long()
+    repeated = torch.bincount(inside.flatten(), minlength=shape.numel()) > 1
+    if not repeated.any():
+        return {}
+    return {name: repeated.view(shape)[..., None].expand(slab.shape)}

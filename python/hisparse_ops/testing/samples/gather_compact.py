@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hisparse_ops.testing.buffers import buffer
-from hisparse_ops.testing.samples import BadArgument, Sample
+from hisparse_ops.testing.samples import BadArgument, Sample, repeated_rows
 from hisparse_ops.testing.samples._gather import WIDTHS, caches, grid, hot_bytes, plan
 
 
@@ -214,3 +214,9 @@ BAD_ARGUMENTS = [
         by_value=True,
     ),
 ]
+
+
+def device_unspecified(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    used = torch.arange(args["hot_rows"].shape[1]) < args["counts"][:, None]
+    used = used & (args["host_rows"] >= 0)
+    return repeated_rows("hot_cache", args["hot_cache"], args["hot_rows"][used])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hisparse_ops.testing.buffers import buffer, poisoned
-from hisparse_ops.testing.samples import BadArgument, Sample
+from hisparse_ops.testing.samples import BadArgument, Sample, repeated_rows
 from hisparse_ops.testing.samples._gather import WIDTHS, caches, grid, hot_bytes, plan
 
 
@@ -283,3 +283,8 @@ BAD_ARGUMENTS = [
         ),
     ),
 ]
+
+
+def device_unspecified(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    used = (args["miss_mask"] != 0) & (args["host_rows"] >= 0)
+    return repeated_rows("hot_cache", args["hot_cache"], args["hot_rows"][used])

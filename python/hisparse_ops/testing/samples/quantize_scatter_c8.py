@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hisparse_ops.testing.samples import BadArgument, Sample
+from hisparse_ops.testing.samples import BadArgument, Sample, repeated_rows
 from hisparse_ops.testing.samples._c8 import (
     EDGE_SLOTS,
     WIDE_SLOTS,
@@ -224,3 +224,7 @@ BAD_ARGUMENTS = [
         slots=lambda a: a["cache"][0, 0, :32].view(torch.int32),
     ),
 ]
+
+
+def device_unspecified(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return repeated_rows("cache", args["cache"], args["slots"])

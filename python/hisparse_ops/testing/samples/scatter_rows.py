@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hisparse_ops.testing.buffers import buffer
-from hisparse_ops.testing.samples import BadArgument, Sample
+from hisparse_ops.testing.samples import BadArgument, Sample, repeated_rows
 from hisparse_ops.testing.samples._c8 import EDGE_SLOTS, WIDE_SLOTS, make_slots
 
 U8 = torch.uint8
@@ -254,3 +254,10 @@ BAD_ARGUMENTS = [
         slots=lambda a: a["caches"][0][0, 1, :16].view(torch.int32),
     ),
 ]
+
+
+def device_unspecified(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    masks: dict[str, torch.Tensor] = {}
+    for j, cache in enumerate(args["caches"]):
+        masks |= repeated_rows(f"caches[{j}]", cache, args["slots"])
+    return masks
