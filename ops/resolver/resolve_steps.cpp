@@ -84,7 +84,7 @@ inline void store_chosen(int32_t* to, __mmask16 chosen, __m512i values) noexcept
 }
 
 HISPARSE_TARGET_AVX512
-int64_t answer_entries_avx512(const AttentionRows& attend, const int32_t* answers, int64_t count,
+int64_t answer_entries_avx512(const AttentionIndex& attend, const int32_t* answers, int64_t count,
                               const int32_t* union_rows, bool prefix, int32_t* attention,
                               int32_t* physical_rows, int64_t* valid) noexcept {
   const __m128i shift = _mm_cvtsi32_si128(attend.page.shift);
@@ -155,7 +155,7 @@ int64_t match_owners(Isa isa, const HostRowIndex& index, const int32_t* owner, i
   return matched;
 }
 
-int64_t answer_entries(Isa isa, const AttentionRows& attend, const int32_t* answers, int64_t count,
+int64_t answer_entries(Isa isa, const AttentionIndex& attend, const int32_t* answers, int64_t count,
                        const int32_t* union_rows, bool prefix, int32_t* attention,
                        int32_t* physical_rows) noexcept {
   int64_t valid = 0, i = 0;

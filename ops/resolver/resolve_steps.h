@@ -26,7 +26,7 @@ int64_t match_owners(Isa isa, const HostRowIndex& index, const int32_t* owner, i
                      uint32_t* bits, int32_t* slots) noexcept;
 
 // Attention index of a physical row.
-struct AttentionRows {
+struct AttentionIndex {
   PageSize page;
   int64_t block_stride = 0;
   int32_t operator()(int32_t physical) const noexcept {
@@ -39,7 +39,7 @@ struct AttentionRows {
 // Writes what attention reads for every entry, and its physical row where `physical_rows` is not null. With
 // `prefix` the answered entries come first, in order. union_rows[n] is the physical row of row n. Returns how
 // many were answered.
-int64_t answer_entries(Isa isa, const AttentionRows& attend, const int32_t* answers, int64_t count,
+int64_t answer_entries(Isa isa, const AttentionIndex& attend, const int32_t* answers, int64_t count,
                        const int32_t* union_rows, bool prefix, int32_t* attention,
                        int32_t* physical_rows) noexcept;
 

@@ -144,6 +144,15 @@ def test_native_cores_know_no_torch() -> None:
             assert torch_headers == [], path
 
 
+def test_no_two_types_of_the_cores_share_a_name() -> None:
+    """One namespace, many translation units: two would be merged by the linker, undefined and unnoticed."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "ops").glob("*/*.h")):
+        for name in re.findall(r"^(?:struct|class) (\w+)[^;]*?\{", path.read_text(), re.MULTILINE):
+            found.setdefault(name, []).append(path.name)
+    assert found and {n: places for n, places in found.items() if len(places) > 1} == {}
+
+
 def test_oracles_are_never_dispatched_to() -> None:
     """The package proper imports neither oracles nor samples, nor the integration package."""
     package = ROOT / "python/hisparse_ops"
