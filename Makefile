@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
-.PHONY: demo test nightly lint bench wheel clean
+.PHONY: demo test nightly lint bench wheel fuzz sanitize reliability clean
 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
@@ -21,11 +21,20 @@ nightly: $(VENV)/installed  ## every test
 lint: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run --Werror $$(find ops benchmarks -name '*.h' -o -name '*.cpp')
+	$(BIN)/clang-format --dry-run --Werror $$(find ops benchmarks tools -name '*.h' -o -name '*.cpp')
 	$(BIN)/mypy
 
 bench: $(VENV)/installed  ## the promised ratios, measured: fails where a floor is missed; needs a quiet machine
 	$(BIN)/python -m benchmarks table $(ARGS)
+
+fuzz: $(VENV)/installed  ## the torch-free cores under ASan and UBSan: libFuzzer where clang++ has it
+	$(BIN)/python tools/sanitize.py fuzz $(ARGS)
+
+sanitize: $(VENV)/installed  ## the op suite under ASan and UBSan, the parallel paths under TSan
+	$(BIN)/python tools/sanitize.py tsan suite $(ARGS)
+
+reliability: $(VENV)/installed  ## the figures of docs/reliability.md, about 20 minutes on 2 idle cores
+	$(BIN)/python tools/reliability.py $(ARGS)
 
 wheel: $(VENV)/installed  ## an abi3 wheel in dist/, audited
 	rm -rf dist && $(BIN)/python -m build --wheel --no-isolation

@@ -38,7 +38,7 @@ WILD = (
 SLOW_ORACLE = 6000
 """Elements of the index tensors beyond which an oracle is no longer quick."""
 
-PER_OP = int(os.environ.get("HISPARSE_FAULTS", "1000"))
+PER_OP = int(os.environ.get("HISPARSE_FAULTS", "300"))
 
 
 def index_tensors(args: dict[str, Any]) -> list[Tensor]:
