@@ -16,7 +16,13 @@ from hisparse_ops.testing.buffers import clone_args
 
 _LIB = torch.library.Library("hisparse_bare", "DEF")
 
-_EMPTY = {"fill_full_visible": "0 visible", "pad_slots": "0 of 0", "gather_plan": "no rows"}
+_EMPTY = {
+    "fill_full_visible": "0 visible",
+    "pad_slots": "0 of 0",
+    "gather_plan": "no rows",
+    "copy_row_spans": "no spans",
+    "copy_pages": "no pairs",
+}
 _NO_WORK = ("no rows", "no tokens", "no pages", "no slots", "no states")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hisparse_ops.checks import row_bytes
-from hisparse_ops.triton.host_memory import on_device
+from hisparse_ops.triton.host_memory import DevicePointer, address
 from hisparse_ops.triton.kernels._variant import BLOCKS
 
 MAX_PROGRAMS = 65_535
@@ -86,9 +86,7 @@ def lane_type(*slabs: Tensor, offsets: tuple[int, ...] = ()) -> tuple[int, torch
     return next((size, dtype) for size, dtype in _LANES if common % size == 0)
 
 
-def as_lanes(
-    t: Tensor, dtype: torch.dtype, device: torch.device | None = None, op: str = ""
-) -> Rows:
+def as_lanes(t: Tensor, dtype: torch.dtype) -> Rows:
     """A slab, ``[rows, width]`` or ``[blocks, block_size, width]``, in lanes of ``dtype``."""
     size = dtype.itemsize
     item = t.element_size()
@@ -99,9 +97,15 @@ def as_lanes(
     if t.numel() > 0:
         # Two dtypes of one storage; a view would ask for strides that divide.
         base = base.set_(t.untyped_storage(), t.storage_offset() * item // size, (1,), (1,))
-    if device is not None and t.device != device:
-        base = on_device(base, t, device, op)
     return Rows(base, blocks * block_rows, max(1, block_rows), block_stride, row_stride)
+
+
+def host_lanes(op: str, argument: str, t: Tensor, dtype: torch.dtype, device: torch.device) -> Rows:
+    """:func:`as_lanes` of a slab that may stay in host memory while the kernel runs on ``device``."""
+    rows = as_lanes(t, dtype)
+    if t.device == device:
+        return rows
+    return replace(rows, base=DevicePointer(address(op, argument, t, device), dtype))
 
 
 def block_of(lanes: int) -> int:

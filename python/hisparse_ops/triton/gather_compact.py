@@ -3,7 +3,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from hisparse_ops.checks import row_bytes
-from hisparse_ops.triton._launch import as_lanes, block_of, lane_type, launch
+from hisparse_ops.triton._launch import as_lanes, block_of, host_lanes, lane_type, launch
 from hisparse_ops.triton.kernels.gather_compact import COUNTS, gather_compact_kernel
 
 
@@ -14,7 +14,7 @@ def gather_compact(
     if rows * top_k == 0 or hot_cache.numel() == 0:
         return
     size, dtype = lane_type(host_cache, hot_cache)
-    host = as_lanes(host_cache, dtype, hot_cache.device, "gather_compact")
+    host = host_lanes("gather_compact", "host_cache", host_cache, dtype, hot_cache.device)
     hot = as_lanes(hot_cache, dtype)
     lanes = row_bytes(hot_cache) // size
     launch(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from hisparse_ops.checks import fail
 
 _MAPPINGS: list[Callable[[int, int, torch.device], int | None]] = []
 
@@ -37,22 +38,18 @@ class DevicePointer:
         return self.address
 
 
-def on_device(base: Tensor, host: Tensor, device: torch.device, op: str) -> Any:
-    """What a kernel on ``device`` takes for ``base``, the start of the CPU tensor ``host``."""
-    first, span = host.data_ptr(), _span(host)
-    if span == 0:
-        return base
+def address(op: str, argument: str, t: Tensor, device: torch.device) -> int:
+    """Where a kernel on ``device`` finds the tensor, which may stay in host memory."""
+    first, span = t.data_ptr(), _span(t)
+    if t.device == device or span == 0:
+        return first
     for find in _MAPPINGS:
-        address = find(first, span, device)
-        if address is not None:
-            return DevicePointer(address, base.dtype)
-    if device.type == "cuda" and host.is_pinned():
-        return DevicePointer(
-            first, base.dtype
-        )  # one address space: pinned memory keeps its address
-    raise ValueError(
-        f"{op}: host_cache must be on {device}, or pinned or registered host memory, got pageable memory"
-    )
+        known = find(first, span, device)
+        if known is not None:
+            return known
+    if device.type == "cuda" and t.is_pinned():
+        return first  # one address space: pinned memory keeps its address
+    fail(op, argument, f"be on {device}, or pinned or registered host memory", "pageable memory")
 
 
 def _span(t: Tensor) -> int:
