@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
-.PHONY: demo test nightly lint bench wheel fuzz sanitize reliability clean
+.PHONY: demo test nightly lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
@@ -21,7 +21,7 @@ nightly: $(VENV)/installed  ## every test
 lint: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run --Werror $$(find ops benchmarks tools -name '*.h' -o -name '*.cpp')
+	$(BIN)/clang-format --dry-run --Werror $$(find ops benchmarks tools -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 	$(BIN)/mypy
 
 bench: $(VENV)/installed  ## the promised ratios, measured: fails where a floor is missed; needs a quiet machine
@@ -40,6 +40,14 @@ wheel: $(VENV)/installed  ## an abi3 wheel in dist/, audited
 	rm -rf dist && $(BIN)/python -m build --wheel --no-isolation
 	rm -rf build/audit && $(BIN)/python -m zipfile -e dist/*-cp310-abi3-*.whl build/audit
 	$(BIN)/torch-abi-audit --check both build/audit/hisparse_ops/_C.abi3.so
+
+# Kept apart from the wheel, and built for the Python that has the device's torch: make cuda-library PYTHON=...
+# Each is put beside the package that this Python imports, which registers it.
+cuda-library:  ## the SIMT resolver for CUDA; needs nvcc, neither a driver nor a CUDA torch
+	$(PYTHON) tools/build_cuda.py $(ARGS)
+
+ascend950:  ## the SIMT resolver for Ascend 950; needs CANN 9.2 and torch_npu (docs/ascend950.md)
+	PYTHON="$(PYTHON)" ops/resolver/ascend950/build.sh $(ARGS)
 
 $(VENV)/ready: pyproject.toml
 	@echo "setting up $(VENV): $(TORCH) and the build tools, about a minute"

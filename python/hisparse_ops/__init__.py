@@ -7,6 +7,7 @@ from hisparse_ops._start import starts_plan
 from hisparse_ops._version import __version__
 
 if not starts_plan():
+    from hisparse_ops import simt as _simt
     from hisparse_ops import triton as _triton
     from hisparse_ops._native import cpu_isa, cpu_isas, set_cpu_isa
     from hisparse_ops.gather import gather_compact, gather_plan
@@ -42,6 +43,7 @@ if not starts_plan():
     )
 
     _triton.register()  # after the ops are defined
+    _simt.register()
     validate_if_asked()
 
 __all__ = [

@@ -111,16 +111,17 @@ def _cpu_backend() -> Backend:
 
 
 def kernel_kinds(dispatch_key: str) -> dict[str, str]:
-    """What this package ships for a device, by op: "C++", "Triton"; an op without a kernel is left out."""
-    from hisparse_ops import triton
+    """What this package ships for a device, by op: "C++", "Triton", "SIMT"; an op without a kernel is left out."""
+    from hisparse_ops import simt, triton
 
     if dispatch_key == "CPU":
         return dict.fromkeys(_OPS, "C++")
-    return {name: "Triton" for name in _OPS if name in triton.OPS}
+    kinds = {name: "Triton" for name in _OPS if name in triton.OPS}
+    return kinds | {name: "SIMT" for name in _OPS if name in simt.OPS}
 
 
 def _device_backend(name: str, dispatch_key: str) -> Backend:
-    from hisparse_ops import triton
+    from hisparse_ops import simt, triton
 
     found = _registered(dispatch_key)
     shipped = kernel_kinds(dispatch_key)
@@ -129,6 +130,8 @@ def _device_backend(name: str, dispatch_key: str) -> Backend:
         reasons.append(f"no kernel for {', '.join(unshipped)}")
     if any(op not in found for op, kind in shipped.items() if kind == "Triton"):
         reasons.append(triton.why_missing())
+    if unbuilt := [op for op, kind in shipped.items() if kind == "SIMT" and op not in found]:
+        reasons.append(f"{', '.join(unbuilt)} (SIMT): {simt.status(name)}")
     return Backend(name, dispatch_key, found, "; ".join(reasons))
 
 

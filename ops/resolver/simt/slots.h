@@ -7,6 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 
+// Index arithmetic that device code calls too; the device compiler wants to be told.
+#if defined(__NPU_ARCH__)
+#define HISPARSE_ANYWHERE __aicore__
+#else
+#define HISPARSE_ANYWHERE
+#endif
+
 namespace hisparse::slots {
 
 // Every tensor. Through ACLNN each goes as a flat view of the memory it spans (see Stride), and one of 64
@@ -82,17 +89,17 @@ enum class Stride : size_t { kRow, kColumn, kCount };
 // The ACLNN attributes.
 enum class Attr : size_t { kSizes, kStrides, kCount };
 
-constexpr size_t index(Input input) { return static_cast<size_t>(input); }
-constexpr size_t index(Output output) { return static_cast<size_t>(output); }
-constexpr size_t index(Size size) { return static_cast<size_t>(size); }
-constexpr size_t index(Attr attr) { return static_cast<size_t>(attr); }
-constexpr size_t index(Input input, Stride stride) {
+HISPARSE_ANYWHERE constexpr size_t index(Input input) { return static_cast<size_t>(input); }
+HISPARSE_ANYWHERE constexpr size_t index(Output output) { return static_cast<size_t>(output); }
+HISPARSE_ANYWHERE constexpr size_t index(Size size) { return static_cast<size_t>(size); }
+HISPARSE_ANYWHERE constexpr size_t index(Attr attr) { return static_cast<size_t>(attr); }
+HISPARSE_ANYWHERE constexpr size_t index(Input input, Stride stride) {
   return index(input) * static_cast<size_t>(Stride::kCount) + static_cast<size_t>(stride);
 }
 constexpr size_t kNumInputs = index(Input::kCount);
 constexpr size_t kNumSizes = index(Size::kCount);
 constexpr size_t kNumStrides = index(Input::kCount, Stride::kRow);
-constexpr int64_t bit(Input input) { return int64_t{1} << index(input); }
+HISPARSE_ANYWHERE constexpr int64_t bit(Input input) { return int64_t{1} << index(input); }
 
 // The input that an output updates.
 constexpr Input updated(Output output) {

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hisparse_ops.checks import Overlaps
+from hisparse_ops.checks import Overlaps, fail
 from hisparse_ops.registry import ops
 
 OPERANDS = (
@@ -64,6 +64,22 @@ def check(args: dict[str, Any]) -> None:
     for name in _OVERLAP_ORDER:
         overlaps.add(name, args.get(name), written=name in op.mutates)
     overlaps.check()
+
+
+def shared_bytes(rows: int, top_k: int, union_limit: int, hot_size: int) -> int:
+    """Shared memory of a block of the kernel, as ``ops/resolver/simt/budget.h`` lays it out."""
+    capacity = max(1, min(rows * top_k, union_limit))
+    table = 2 * (2 * capacity)
+    order, seen = (hot_size + 1) // 2, (hot_size + 31) // 32
+    return 4 * (table + order + seen + 2 * 32 + 8)
+
+
+def check_budget(numbers: dict[str, int], limit: int) -> None:
+    """Refuse what a block's shared memory of ``limit`` bytes cannot hold."""
+    needed = shared_bytes(*(numbers[n] for n in ("rows", "top_k", "union_limit", "hot_size")))
+    if needed > limit:
+        rule = f"leave a block at most {limit} bytes of shared memory to use"
+        fail("resolve", "max_union_rows", rule, f"{needed} bytes for {numbers['union_limit']} rows")
 
 
 _OVERLAP_ORDER = (
