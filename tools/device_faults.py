@@ -68,6 +68,18 @@ PLACES = [
         r"EXEC_NPU_CMD\(aclnnHisparseResolve(.*?)\);",
         r"\w+",
     ),
+    Place(
+        "kernel's signature",
+        f"{DEVICE}/op_kernel/hisparse_resolve.cpp",
+        r"void hisparse_resolve\((.*?)\) \{",
+        r"GM_ADDR \w+",
+    ),
+    Place(
+        "kernel's operands by slot",
+        f"{DEVICE}/op_kernel/hisparse_resolve.cpp",
+        r"by_slot\[\] = \{(.*?)\}",
+        r"\w+",
+    ),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor
 
 import hisparse_ops
-from hisparse_ops.simt import _launch
+from benchmarks.cases.resolve import step
+from hisparse_ops.simt import _ascend950, _launch
 from hisparse_ops.testing import ascend950
+from hisparse_ops.testing.buffers import assert_same_buffers, clone_args
 from hisparse_ops.testing.samples import load, samples
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +50,9 @@ def expected_listings() -> dict[str, list[str]]:
     expected |= {"slots of outputs": WRITTEN, "adapter, what is written": WRITTEN}
     expected |= {"adapter, what is optional": OPTIONAL}
     expected["adapter, call"] = [*OPERANDS, "all_sizes", "strides"]
+    outputs = [f"{name}_out" for name in WRITTEN]
+    expected["kernel, signature"] = [*OPERANDS, *outputs, "workspace", "tiling"]
+    expected["kernel, by slot"] = [f"{n}_out" if n in WRITTEN else n for n in OPERANDS]
     return expected
 
 
@@ -143,6 +149,41 @@ def test_tiling_refuses_lists_of_another_length(host: ascend950.Host) -> None:
     assert host.tile(elements, sizes, [*strides, 0]) is None
 
 
+@pytest.mark.parametrize(("union_limit", "fits"), [(8192, True), (9884, True), (16384, False)])
+def test_tiling_sets_aside_the_ub_that_the_kernel_needs(
+    host: ascend950.Host, union_limit: int, fits: bool
+) -> None:
+    """Beyond 216 KiB it refuses, as the launcher does with both numbers."""
+    args = step(torch.Generator(), requests=8, rows=4, hot_size=16384, hit_rate=0.5)
+    args["max_union_rows"] = union_limit
+    elements, sizes, strides = call_of(args)
+    host.set_vector_cores(64)
+    launch = host.tile(elements, sizes, strides)
+    needed = _launch.shared_bytes(32, 2048, union_limit, 16384)
+    assert (needed <= _ascend950.USER_UB_BYTES) is fits
+    assert launch == ((32, needed) if fits else None)
+    if not fits:
+        with pytest.raises(ValueError, match=f"at most 221184 bytes .* got {needed} bytes"):
+            _launch.check_budget(_launch.sizes(args), _ascend950.USER_UB_BYTES)
+
+
+# --- the whole way ------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_launcher_to_kernel_equals_the_cpu_op(tmp_path: Path) -> None:
+    """Launcher, adapter, definition, tiling, kernel entry and body, on every sample."""
+    host = ascend950.build(ROOT, tmp_path, kernel=True)
+    resolve = _ascend950.launcher(torch.ops.hisparse_ascend950.resolve.default)
+    for number, sample in enumerate(samples("resolve", "nightly")):
+        host.set_vector_cores(1 + number % 5)
+        args = sample.args()
+        expected = clone_args(args)
+        hisparse_ops.ops()["resolve"].call(**expected)
+        resolve(**args)
+        assert_same_buffers(args, expected)
+
+
 # --- the build ----------------------------------------------------------------------------------
 
 
@@ -154,6 +195,14 @@ def make_cann(root: Path, *, header: bool, version: str) -> Path:
     if version:
         (root / "share/info/toolkit/version.info").write_text(f"Version={version}\ninner=1\n")
     return root
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_build_without_cann_says_why() -> None:
+    env = {name: value for name, value in os.environ.items() if name != "ASCEND_HOME_PATH"}
+    done = subprocess.run([DEVICE / "build.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ASCEND_HOME_PATH is not set" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")

@@ -7,11 +7,15 @@ and the kernel entry in the emulation of the SIMT layer.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch.utils.cpp_extension import include_paths, library_paths
+
+from hisparse_ops.testing.emulation import compiler
 
 DTYPES = {3: "int32", 6: "int16", 9: "int64"}
 
@@ -88,6 +92,7 @@ def listings(root: Path) -> dict[str, list[str]]:
     """The operands, in order, at every place of the tree at ``root`` that lists them; but for the definition."""
     device = root / "ops/resolver/ascend950"
     adapter = (device / "torch_adapter/resolve_npu.cpp").read_text()
+    kernel = (device / "op_kernel/hisparse_resolve.cpp").read_text()
     launcher = (root / "python/hisparse_ops/simt/_launch.py").read_text()
     schema = "".join(re.findall(r'"(.*?)"', _part(adapter, r"m\.def\((.*?)\);")))
     made = re.findall(
@@ -108,6 +113,10 @@ def listings(root: Path) -> dict[str, list[str]]:
         "adapter, slots": [_operand(slot) for _, slot, _, _ in made],
         "adapter, names": [name for _, _, name, _ in made],
         "adapter, tensors": [source for *_, source in made],
+        "kernel, signature": re.findall(
+            r"GM_ADDR (\w+)", _part(kernel, r"void hisparse_resolve\((.*?)\) \{")
+        ),
+        "kernel, by slot": re.findall(r"\w+", _part(kernel, r"by_slot\[\] = \{(.*?)\}")),
         "adapter, call": [local.get(item.strip(), item.strip()) for item in passed],
     }
 
@@ -130,24 +139,31 @@ def _operand(slot: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", slot.removeprefix("k")).lower()
 
 
-def build(root: Path, out: Path) -> Host:
-    """Compile the sources of the tree at ``root`` into ``out``; RuntimeError with the compiler's words."""
+def build(root: Path, out: Path, *, kernel: bool = False) -> Host:
+    """Compile the sources of the tree at ``root`` into ``out``; RuntimeError with the compiler's words.
+
+    With ``kernel`` also the adapter, for CPU tensors, and the kernel's entry over the emulation; the library then
+    brings ``torch.ops.hisparse_ascend950.resolve``.
+    """
     device = root / "ops/resolver/ascend950"
-    stubs = root / "tests/stubs/cann"
-    sources = [*sorted((device / "op_host").glob("*.cpp")), stubs / "host.cpp"]
-    includes = [root / "ops", device / "op_host", device / "op_kernel", stubs]
-    target = out / "libascend950_host.so"
-    command = [
-        os.environ.get("CXX", "g++"),
-        "-std=c++17",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-    ]
+    stubs = root / "tests/stubs"
+    sources = [*sorted((device / "op_host").glob("*.cpp")), stubs / "cann/host.cpp"]
+    includes = [root / "ops", device, device / "op_host", device / "op_kernel", stubs / "cann"]
+    target = out / f"libascend950_{'whole' if kernel else 'host'}.so"
+    command = [compiler(), "-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"]
     command += ["-Wall", "-Wextra", "-Werror", *(f"-I{path}" for path in includes)]
-    command += [*map(str, sources), "-o", str(target)]
+    if kernel:
+        sources += [device / "torch_adapter/resolve_npu.cpp", stubs / "cann/kernel.cpp"]
+        sources.append(stubs / "simt/emulator.cpp")
+        command += ["-Wno-unused-parameter", "-DHISPARSE_DEVICE_KEY=CPU"]
+        command += [f"-isystem{path}" for path in include_paths()]
+        command += [f"-L{path}" for path in library_paths()]
+        command += [*map(str, sources), "-o", str(target), "-ltorch_cpu", "-ltorch", "-lc10"]
+    else:
+        command += [*map(str, sources), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
+    if kernel:
+        torch.ops.load_library(str(target))  # type: ignore[no-untyped-call]
     return Host(target)

@@ -1,5 +1,5 @@
-// Does what the framework does with an op: reads the definition, tiles, infers, and launches the kernel with every
-// operand at the position that the definition gives it.
+// Does what the framework does with an op: reads the definition, tiles, infers, and launches the kernel with
+// every operand at the position that the definition gives it.
 #include "host.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 
 // Of the kernel's translation unit: how many pointers the entry takes, and the launch of one block.
 [[gnu::weak]] size_t hisparse_resolve_pointers();
-[[gnu::weak]] void hisparse_resolve_block(void* const* pointers, uint32_t block, uint32_t blocks, uint32_t ub_bytes);
+[[gnu::weak]] void hisparse_resolve_block(void* const* pointers, uint32_t block, uint32_t blocks,
+                                          uint32_t ub_bytes);
 
 namespace stub {
 namespace {
@@ -31,7 +32,8 @@ std::string check(const std::vector<Argument>& arguments) {
 std::vector<void*> pointers(const std::vector<Argument>& arguments, void* tiling) {
   const ops::OpDef& op = the_op();
   std::vector<void*> all;
-  for (size_t i = 0; i < op.inputs.size(); ++i) all.push_back(arguments[i].given ? arguments[i].data : nullptr);
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    all.push_back(arguments[i].given ? arguments[i].data : nullptr);
   for (const auto& output : op.outputs) {
     const auto at = std::find_if(op.inputs.begin(), op.inputs.end(),
                                  [&](const auto& input) { return input.name == output.name; });

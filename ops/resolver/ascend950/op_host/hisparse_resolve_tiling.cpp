@@ -6,6 +6,7 @@
 #include "hisparse_resolve_host.h"
 #include "hisparse_resolve_tiling.h"
 #include "register/op_def_registry.h"
+#include "resolver/simt/budget.h"
 #include "tiling/platform/platform_ascendc.h"
 
 namespace hisparse::ascend950 {
@@ -83,8 +84,17 @@ class Operands {
 ge::graphStatus tiling(gert::TilingContext* context) {
   auto* data = context->GetTilingData<HisparseResolveTiling>();
   if (!Operands(context).read(data)) return ge::GRAPH_FAILED;
+  const auto size = [data](Size s) { return data->sizes[index(s)]; };
+  const int64_t bytes =
+      simt::shared_bytes(size(Size::kRows), size(Size::kTopK), size(Size::kUnionLimit), size(Size::kHotSize));
+  if (bytes > kUserUbBytes) {
+    std::fprintf(stderr, "resolve: max_union_rows must leave at most %lld bytes of UB to use, got %lld\n",
+                 static_cast<long long>(kUserUbBytes), static_cast<long long>(bytes));
+    return ge::GRAPH_FAILED;
+  }
   const int64_t cores = platform_ascendc::PlatformAscendC(context->GetPlatformInfo()).GetCoreNumAiv();
-  context->SetBlockDim(static_cast<uint32_t>(std::clamp<int64_t>(data->sizes[index(Size::kRows)], 1, cores)));
+  context->SetBlockDim(static_cast<uint32_t>(std::clamp<int64_t>(size(Size::kRows), 1, cores)));
+  context->SetDynUBufSize(static_cast<uint32_t>(bytes));
   return ge::GRAPH_SUCCESS;
 }
 
