@@ -9,6 +9,9 @@ import pytest
 # An op whose output aliases an input is an error, not a warning. Read when torch is imported.
 os.environ["TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING"] = "1"
 
+# The device kernels are interpreted here. Read when Triton is imported, which the compiler of torch does too.
+os.environ["TRITON_INTERPRET"] = "1"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -1,20 +1,17 @@
 """Triton kernels run by Triton's interpreter on CPU tensors: how the device kernels are tested without a device.
 
-Import this before anything imports a kernel: Triton decides when it decorates a kernel how it will run.
+Triton decides when a function is decorated how it will run, those of its own library included: import this before
+anything imports Triton (torch's compiler does), or set ``TRITON_INTERPRET=1`` for the whole process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_KERNELS = "hisparse_ops.triton.kernels"
-if any(name.startswith(f"{_KERNELS}.") for name in sys.modules):
-    raise ImportError(f"import hisparse_ops.testing.interpreter before {_KERNELS}")
 _before = os.environ.get("TRITON_INTERPRET")
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -29,13 +26,20 @@ from hisparse_ops.triton import OPS, _launch, kernels, launcher  # noqa: E402
 # The interpreter imports this at its first call, and it must see the same setting.
 importlib.import_module("triton.experimental.gluon")
 for _module in pkgutil.iter_modules(kernels.__path__):
-    importlib.import_module(f"{_KERNELS}.{_module.name}")
+    importlib.import_module(f"{kernels.__name__}.{_module.name}")
 if _before is None:
     del os.environ["TRITON_INTERPRET"]
 else:
     os.environ["TRITON_INTERPRET"] = _before
 
+import triton.language as _language  # noqa: E402
 from triton.runtime import interpreter as _interpreter  # noqa: E402
+
+for _function in (_language.zeros, kernels._rows.copy_lanes):  # type: ignore[attr-defined]
+    if not isinstance(_function, _interpreter.InterpretedFunction):
+        raise ImportError(
+            "hisparse_ops.testing.interpreter must be imported before triton, or TRITON_INTERPRET=1 be set"
+        )
 
 # int32 overflow and device_assert raise. The options are frozen, and there is no public switch.
 object.__setattr__(_interpreter.interpreter_builder.options, "debug", True)
