@@ -89,6 +89,10 @@ def samples(tier: str) -> Iterator[Sample]:
     yield Sample("one row many times", lambda g: _make(g, 9, "core", ids=[7] * 9))
     yield Sample("several threads", lambda g: _make(g, 150, latent=BF16, blocks=20))
     yield Sample("columns of one tensor", _joined)
+    # Products halfway between two values of the narrow types, the lower one even or odd.
+    ties = [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-11, 1 + 3 * 2.0**-11]
+    for dtype in (BF16, torch.float16):
+        yield Sample(f"ties, {dtype}", partial(_all_codes, latent=dtype, scales=3 * ties))
     nan, inf = float("nan"), float("inf")
     scales = [1.0, 0.75, 3e38, 2.0**-149, 0.0, -0.0, inf, -inf, nan, -1.5, 146.25, 2.0**-20]
     for latent in (torch.float32, BF16, F16):

@@ -58,12 +58,19 @@ _INT64 = [
 ]
 
 
+def _with_hot_ids_in_columns(gen: torch.Generator) -> dict[str, Any]:
+    args = _make(gen)
+    args["hot_rows"] = grid(gen, args["hot_rows"], layout="columns")
+    return args
+
+
 def samples(tier: str) -> Iterator[Sample]:
     yield Sample("random", lambda g: _make(g))
     for width in WIDTHS:
         yield Sample(f"{width}-byte rows", lambda g, w=width: _make(g, row_bytes=w))
     yield Sample("int64 ids", lambda g: _make(g, ids=torch.int64))
     yield Sample("strided ids", lambda g: _make(g, layout="strided"))
+    yield Sample("ids with strides of their own", _with_hot_ids_in_columns)
     yield Sample("column-major int64 ids", lambda g: _make(g, layout="columns", ids=torch.int64))
     yield Sample(
         "counts outside [0, top_k]",

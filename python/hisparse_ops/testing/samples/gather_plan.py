@@ -74,6 +74,12 @@ _INT64 = [
 ]
 
 
+def _with_hot_ids_in_columns(gen: torch.Generator) -> dict[str, Any]:
+    args = _make(gen)
+    args["hot_rows"] = grid(gen, args["hot_rows"], layout="columns")
+    return args
+
+
 def samples(tier: str) -> Iterator[Sample]:
     yield Sample("random", lambda g: _make(g, block_stride=10, states=[2, 0, 1]))
     yield Sample("copies only", lambda g: _make(g))
@@ -87,6 +93,7 @@ def samples(tier: str) -> Iterator[Sample]:
     yield Sample(
         "int64 ids", lambda g: _make(g, ids=torch.int64, block_stride=9, states=[0, -1, 1])
     )
+    yield Sample("ids with strides of their own", _with_hot_ids_in_columns)
     yield Sample("strided ids", lambda g: _make(g, 3, 40, layout="strided", block_stride=9))
     yield Sample(
         "column-major int64 ids",

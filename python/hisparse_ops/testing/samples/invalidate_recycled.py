@@ -52,6 +52,13 @@ def _near(
     )
 
 
+def _row_behind(gen: torch.Generator) -> dict[str, Any]:
+    """The row behind the table's last one holds the slots too: it is another's."""
+    args = _make(gen, [(4, 40)], state_rows=[3, 2], slots=range(40))
+    args["owners"] = [args["owners"][0][:3]]
+    return args
+
+
 def samples(tier: str) -> Iterator[Sample]:
     yield Sample("two runs", lambda g: _make(g))
     yield Sample("int64", lambda g: _make(g, ids=torch.int64))
@@ -66,6 +73,16 @@ def samples(tier: str) -> Iterator[Sample]:
         "state rows outside a table",
         lambda g: _make(
             g, [(1, 30), (6, 30), (0, 30)], state_rows=[5, -1, 0, 6, INT32_MAX, -(2**31)]
+        ),
+    )
+    yield Sample("a row behind the table", _row_behind)
+    yield Sample(
+        "long runs with a gap, strided",
+        lambda g: _make(
+            g,
+            slots=[i for i in range(1, 140) if i not in (17, 60, 61)],
+            values=torch.arange(150),
+            stride=2,
         ),
     )
     yield Sample("state rows repeated", lambda g: _make(g, state_rows=[1, 1, 3, 1, 3]))

@@ -28,9 +28,15 @@ def _make(
     }
 
 
+def _spread(args: dict[str, Any], gen: torch.Generator) -> dict[str, Any]:
+    args["out"] = poisoned(args["out"].shape, args["out"].dtype, gen=gen, strides=(2,))
+    return args
+
+
 def samples(tier: str) -> Iterator[Sample]:
     for n, count in ((8, 5), (8, 8), (8, 0), (1, 1), (0, 0), (1025, 700)):
         yield Sample(f"{count} of {n}", partial(_make, n=n, count=count))
+    yield Sample("strides that differ", lambda g: _spread(_make(g, 9, 4), g))
     yield Sample("count past the end", lambda g: _make(g, 4, 9))
     yield Sample("negative count", lambda g: _make(g, 4, -3))
     yield Sample("int64", lambda g: _make(g, 9, 4, torch.int64))
