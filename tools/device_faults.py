@@ -1,7 +1,13 @@
-"""Swap operands in the sources of the Ascend 950 resolver, one pair in one place at a time, and see that it is noticed.
+"""Plant faults in the native resolver, one at a time, and see that each is noticed.
 
-A swap is noticed when a listing of operands, or the definition as it runs on the host, no longer is what it is in the
-tree as it stands, which tests/nightly/test_ascend950.py holds against the op's schema. Exit status 1 if one is not.
+Swaps: two neighbouring operands in one of the places of the Ascend 950 sources that list them. A swap is noticed when a
+listing, or the definition as it runs on the host, no longer is what it is in the tree as it stands, which
+tests/nightly/test_ascend950.py holds against the op's schema.
+
+Faults of the kernel's body: a missing barrier, order taken from atomics, a wrong width and the like.
+A fault is noticed when the emulation or a sample says so, or else ThreadSanitizer.
+
+Exit status 1 if one is not noticed.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hisparse_ops.testing import ascend950
+from hisparse_ops.testing import ascend950, emulation
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("ops", "tests/stubs/cann", "python/hisparse_ops/simt")
@@ -134,10 +140,137 @@ def run(places: list[Place], report: bool = True) -> tuple[int, list[str]]:
     return count, unnoticed
 
 
+@dataclass(frozen=True)
+class Fault:
+    """One edit of the body."""
+
+    what: str
+    old: str
+    new: str
+    file: str = "ops/resolver/simt/resolve_block.h"
+
+
+FAULTS = [
+    Fault(
+        "no barrier between uniting and counting",
+        "seen_[i] = 0;\n    barrier();\n  }\n\n  HISPARSE_SIMT void match()",
+        "seen_[i] = 0;\n  }\n\n  HISPARSE_SIMT void match()",
+    ),
+    Fault(
+        "no barrier behind a cleared table",
+        "scalars_[i] = 0;\n    barrier();",
+        "scalars_[i] = 0;",
+    ),
+    Fault(
+        "no barrier between matching and assigning",
+        "others_ = o_.hot_size - hits;\n    barrier();",
+        "others_ = o_.hot_size - hits;",
+    ),
+    Fault("no barrier between tiles", "misses_ += total;\n      barrier();", "misses_ += total;"),
+    Fault(
+        "no barrier inside the prefix sum",
+        "    barrier();\n    uint32_t before",
+        "    uint32_t before",
+    ),
+    Fault("one buffer for all prefix sums", "    parity_ ^= 1;", "    parity_ ^= 0;"),
+    Fault("a prefix sum of half the width", "thread_ % kWarp, warp", "thread_ % (kWarp / 2), warp"),
+    Fault(
+        "whoever inserts first is the first reference",
+        "        shared_min(values_ + at, value);",
+        "        if (there == kEmpty) values_[at] = value;",
+    ),
+    Fault(
+        "hash table overlaps its values by one",
+        "l.values = l.keys + l.places;",
+        "l.values = l.keys + l.places - 1;",
+        "ops/resolver/simt/budget.h",
+    ),
+    Fault(
+        "LRU row and bits share a word",
+        "l.seen = l.order + (hot_size + 1) / 2;",
+        "l.seen = l.order + hot_size / 2 - 1;",
+        "ops/resolver/simt/budget.h",
+    ),
+    Fault(
+        "a victim is taken as it comes",
+        "give(entry, place, miss, is_slot(victim) ? victim : kNone)",
+        "give(entry, place, miss, victim)",
+    ),
+    Fault(
+        "a victim of a corrupted row is taken as it comes",
+        "give(entry, place, miss++, is_slot(victim) ? victim : kNone)",
+        "give(entry, place, miss++, victim)",
+    ),
+    Fault(
+        "bits of the match are taken for slots given",
+        "seen_[i] = 0;\n    barrier();\n    if (thread_ == 0)",
+        "(void)i;\n    barrier();\n    if (thread_ == 0)",
+    ),
+    Fault(
+        "the newest of several slots answers",
+        "kHit + static_cast<int32_t>(i));",
+        "kHit + static_cast<int32_t>(o_.hot_size - 1 - i));",
+    ),
+    Fault(
+        "two blocks take the runs of one state",
+        "if (row_with_state(state, 0, row) < row) return;",
+        "",
+    ),
+    Fault(
+        "a page of the tail is dropped from its start",
+        "page == first_page ? stable - page * o_.source_page.rows : 0",
+        "page == first_page ? 0 : 0",
+    ),
+    Fault(
+        "hits keep the order of threads",
+        "o_.hot_size - 1 - before",
+        "hits + o_.hot_size - 1 - before - hits / 2",
+    ),
+]
+
+
+def first_sign(tree: Path, scratch: Path) -> str | None:
+    """Who notices: the compiler, the emulation, a sample, or ThreadSanitizer; None if nobody does."""
+    out = Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        library = emulation.build(tree, out)
+    except RuntimeError:
+        return "the compiler"
+    if said := emulation.run_samples(library):
+        return said.strip().splitlines()[-1][:100]
+    said = emulation.sanitize(tree, out, "thread", "threads")
+    return "ThreadSanitizer" if "ThreadSanitizer: data race" in said else None
+
+
+def run_body(report: bool = True) -> tuple[int, list[str]]:
+    """Number of faults of the body, and those that nothing noticed."""
+    unnoticed = []
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch) / "tree"
+        for source in ("ops/resolver/simt", "tests/stubs/simt"):
+            shutil.copytree(ROOT / source, tree / source)
+        for fault in FAULTS:
+            path = tree / fault.file
+            original = path.read_text()
+            if original.count(fault.old) != 1:
+                raise SystemExit(f"{fault.file}: not exactly one place reads {fault.old!r}")
+            path.write_text(original.replace(fault.old, fault.new))
+            sign = first_sign(tree, Path(scratch))
+            path.write_text(original)
+            if sign is None:
+                unnoticed.append(fault.what)
+            if report:
+                print(f"{fault.what}: {sign or 'NOT NOTICED'}", flush=True)
+    return len(FAULTS), unnoticed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/device_faults.py", description=__doc__)
     parser.parse_args()
-    count, unnoticed = run(PLACES)
+    count, unnoticed = run_body()
+    swapped, more = run(PLACES)
+    count += swapped
+    unnoticed += more
     for what in unnoticed:
         print(f"NOT NOTICED: {what}")
     print(f"{count - len(unnoticed)} of {count} noticed")

@@ -41,20 +41,21 @@ inline uint32_t threads() { return emulator::threads(); }
 inline void barrier() { emulator::barrier(); }
 inline uint64_t ballot(bool flag) { return emulator::ballot(flag); }
 inline uint32_t count_bits(uint64_t mask) { return static_cast<uint32_t>(__builtin_popcountll(mask)); }
+// Real atomics, for the back end whose threads run side by side.
 inline int32_t shared_cas(int32_t* at, int32_t expected, int32_t value) {
-  const int32_t before = *at;
-  if (before == expected) *at = value;
-  return before;
+  __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
 }
 inline void shared_min(int32_t* at, int32_t value) {
-  if (value < *at) *at = value;
+  int32_t before = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (value < before &&
+         !__atomic_compare_exchange_n(at, &before, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
 }
-inline void shared_add(int32_t* at, int32_t value) { *at += value; }
+inline void shared_add(int32_t* at, int32_t value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 inline uint32_t shared_or(uint32_t* at, uint32_t value) {
-  const uint32_t before = *at;
-  *at |= value;
-  return before;
+  return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
 }
-inline void global_add(int64_t* at, int64_t value) { *at += value; }
+inline void global_add(int64_t* at, int64_t value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 
 }  // namespace hisparse::simt

@@ -208,7 +208,7 @@ class Block {
     return end;
   }
 
-  // First row in [from, to) of the state, or `to`.
+  // First row in [from, to) of the state, or `to`. Its barriers also part the runs of a state.
   HISPARSE_SIMT int64_t row_with_state(int64_t state, int64_t from, int64_t to) {
     barrier();
     if (thread_ == 0) scalars_[kNext] = static_cast<int32_t>(to);
@@ -494,8 +494,9 @@ class Block {
     return valid;
   }
 
+  // No thread reads the old row any more: every answer of a tile is found before the barrier of its prefix
+  // sum.
   HISPARSE_SIMT void rewrite_lru() {
-    barrier();  // answers read the old row
     const int64_t victims = misses_ < others_ ? misses_ : others_;
     const int64_t kept = others_ - victims;
     for (int64_t i = thread_; i < o_.hot_size; i += threads_) {
@@ -504,7 +505,6 @@ class Block {
       else if (i < others_) from = i - kept;
       lru()[i] = order_[from];
     }
-    barrier();  // the next run of the state starts from here
   }
 
   const ResolveOperands& o_;

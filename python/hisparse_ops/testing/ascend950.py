@@ -154,7 +154,7 @@ def build(root: Path, out: Path, *, kernel: bool = False) -> Host:
     command += ["-Wall", "-Wextra", "-Werror", *(f"-I{path}" for path in includes)]
     if kernel:
         sources += [device / "torch_adapter/resolve_npu.cpp", stubs / "cann/kernel.cpp"]
-        sources.append(stubs / "simt/emulator.cpp")
+        sources.append(stubs / "simt/fibers/emulator.cpp")
         command += ["-Wno-unused-parameter", "-DHISPARSE_DEVICE_KEY=CPU"]
         command += [f"-isystem{path}" for path in include_paths()]
         command += [f"-L{path}" for path in library_paths()]

@@ -1,7 +1,8 @@
 // The kernel's entry on an Ascend 950: operands by position to operands by name, then the portable body on
 // the SIMT units of one AIV a block.
+#include "kernel_operator.h"  // first: it defines the qualifiers
+
 #include "hisparse_resolve_tiling.h"
-#include "kernel_operator.h"
 #include "resolver/simt/resolve_block.h"
 
 extern __ubuf__ int32_t hisparse_resolve_shared[];

@@ -158,6 +158,12 @@ def corrupt_lru(args: dict[str, Any], gen: torch.Generator) -> dict[str, Any]:
     return args
 
 
+def lru_out_of_range(args: dict[str, Any], gen: torch.Generator) -> dict[str, Any]:
+    """The oldest slots of every LRU row are no slots; no slot stands twice."""
+    args["lru_slots"][:, :2] = torch.tensor([-3, args["lru_slots"].shape[1]], dtype=torch.int16)
+    return args
+
+
 def corrupt_owners(args: dict[str, Any], gen: torch.Generator) -> dict[str, Any]:
     """Rows owned by several slots, rows that do not exist."""
     for row in args["hot_owner"]:
@@ -227,6 +233,7 @@ def samples(tier: str) -> Iterator[Sample]:
     yield sample("top_k 1", top_k=1, hot_size=1)
     yield sample("limit", runs=((0, 2), (1, 2)), hot_size=40, max_union_rows=16)
     yield sample("corrupted lru", corrupt_lru, **mtp)
+    yield sample("lru entries out of range", lru_out_of_range, **mtp)
     yield sample("corrupted owners", corrupt_owners, **mtp)
     yield sample(
         "corrupted owners and lru", lambda a, g: corrupt_lru(corrupt_owners(a, g), g), **mtp
