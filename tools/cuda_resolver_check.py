@@ -201,6 +201,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--timings", type=int, default=len(TIMINGS), help="rows timed (all)")
     options = parser.parse_args(argv)
     if options.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("torch sees no CUDA card; --device cpu rehearses without one")
         hisparse_ops.require("resolve", "cuda")
         print(torch.cuda.get_device_name(), hisparse_ops.simt.status("cuda"))
     with torch.inference_mode():

@@ -230,6 +230,13 @@ def test_script_for_a_card_is_rehearsed(capsys: pytest.CaptureFixture[str]) -> N
     assert "samples: ok" in printed and "wrong arguments: ok" in printed
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_script_for_a_card_wants_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        tool("cuda_resolver_check").main([])
+    assert "torch sees no CUDA card" in capsys.readouterr().err
+
+
 def test_script_for_a_card_notices_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
     script = tool("cuda_resolver_check")
     assert set(script.ON_CPU_ONLY) <= {b.name for b in load("resolve").BAD_ARGUMENTS}
