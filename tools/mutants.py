@@ -564,6 +564,36 @@ MUTANTS = [
         "read = source + page * source_page_stride",
         "read = source + to * source_page_stride",
     ),
+    _triton(
+        "publish_indexer_pages",
+        "offsets of pages in 32 bits",
+        "write = slab + to * slab_page_stride",
+        "write = slab + to.to(tl.int32) * slab_page_stride.to(tl.int32)",
+    ),
+    _triton(
+        "invalidate_written",
+        "offsets of state rows in 32 bits",
+        "owners += state * tl.load(item + 3)",
+        "owners += state.to(tl.int32) * tl.load(item + 3).to(tl.int32)",
+    ),
+    _triton(
+        "invalidate_recycled",
+        "offsets of state rows in 32 bits",
+        "owners += tl.cast(state, tl.int64) * tl.load(item + 3)",
+        "owners += tl.cast(state, tl.int32) * tl.load(item + 3).to(tl.int32)",
+    ),
+    _triton(
+        "reset_requests",
+        "offsets of owners in 32 bits",
+        "hot_owner + tl.cast(state, tl.int64) * owner_stride",
+        "hot_owner + tl.cast(state, tl.int32) * owner_stride.to(tl.int32)",
+    ),
+    _triton(
+        "reset_requests",
+        "offsets of the LRU in 32 bits",
+        "lru_slots + tl.cast(state, tl.int64) * lru_stride",
+        "lru_slots + tl.cast(state, tl.int32) * lru_stride.to(tl.int32)",
+    ),
 ]
 
 

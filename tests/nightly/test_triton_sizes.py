@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +161,70 @@ def test_rows_beyond_4_gib() -> None:
     assert torch.equal(back[:4], fresh)
 
 
+def far(path: Path, shape: tuple[int, ...], stride: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros in a sparse file, ``stride`` elements from one to the next along the first dimension."""
+    size = stride * (shape[0] - 1) + math.prod(shape[1:])
+    inner = torch.empty(shape[1:], device="meta").stride()
+    t = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
+    return t.as_strided(shape, (stride, *inner))
+
+
+PAGES_APART = 720_000_001
+"""Bytes; odd, so that lanes are bytes. Page 3 of 4 begins beyond 2^31 of them."""
+
+
+def test_pages_beyond_2_gib(tmp_path: Path) -> None:
+    """Offsets pass 2^31 lanes on both sides."""
+    gen = torch.Generator().manual_seed(0)
+    source, slab = (
+        far(tmp_path / side, (4, 2, 5), PAGES_APART, torch.uint8) for side in ("source", "slab")
+    )
+    source.copy_(torch.randint(1, 256, (4, 2, 5), dtype=torch.uint8, generator=gen))
+    args = {"sources": [source], "destinations": [slab]}
+    interpreter.call("copy_pages", {**args, "page_pairs": torch.tensor([[3, 2], [1, 3]])})
+    assert torch.equal(slab[2:], source[[3, 1]]) and not slab[:2].any()
+    slab.zero_()
+    ids = {"source_blocks": torch.tensor([3, 2]), "logical_blocks": torch.tensor([1, 3])}
+    interpreter.call("publish_indexer_pages", {"source": source, "slab": slab, **ids})
+    assert torch.equal(slab[[1, 3]], source[[3, 2]]) and not slab[[0, 2]].any()
+
+
+def test_state_rows_beyond_2_to_the_31(tmp_path: Path) -> None:
+    """Owner tables whose last row begins beyond 2^31 elements; only the rows that are touched come to exist."""
+    owners = far(tmp_path / "owners", (4, 6), 720_000_000, torch.int32)
+    lru = far(tmp_path / "lru", (4, 6), 720_000_000, torch.int16)
+    interpreter.call(
+        "reset_requests",
+        {"hot_owner": owners, "lru_slots": lru, "state_rows": torch.tensor([3])},
+    )
+    assert owners[3].tolist() == [-1] * 6 and not owners[:3].any()
+    assert lru[3].tolist() == list(range(6)) and not lru[:3].any()
+    held = torch.tensor([5, 6, 7, 8, 9, 10], dtype=torch.int32)
+    owners.copy_(held.expand(4, 6))
+    interpreter.call(
+        "invalidate_written",
+        {
+            "owners": [owners],
+            "request_state_indices": torch.tensor([3]),
+            "request_ids": torch.tensor([0, 0]),
+            "slots": torch.tensor([6, 9]),
+        },
+    )
+    assert owners[3].tolist() == [5, -1, 7, 8, -1, 10] and torch.equal(
+        owners[:3], held.expand(3, 6)
+    )
+    interpreter.call(
+        "invalidate_recycled",
+        {
+            "owners": [owners],
+            "state_rows": torch.tensor([3]),
+            "sorted_slots": torch.tensor([7, 10]),
+        },
+    )
+    assert owners[3].tolist() == [5, -1, -1, 8, -1, -1]
+    assert torch.equal(owners[:3], held.expand(3, 6))
+
+
 @pytest.mark.parametrize("layers", [1, 2, 5])
 def test_long_spans_are_shared_out(layers: int) -> None:
     """More rows than one owner has in a row, several owners or one, and rows that are written twice."""
@@ -198,6 +265,26 @@ def test_lists_that_were_used_least_are_forgotten(monkeypatch: pytest.MonkeyPatc
     _table.device_table("op", "list", [(2,)], torch.device("cpu"))
     assert _table.device_table("op", "list", [(0,)], torch.device("cpu")) is tables[0]
     assert _table.device_table("op", "list", [(1,)], torch.device("cpu")) is not tables[1]
+
+
+def test_lists_that_a_graph_reads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay reads the table at the address that it was captured with, however many lists came after."""
+    from hisparse_ops.triton import _table
+
+    monkeypatch.setattr(_table, "MAX_TABLES", 2)
+    monkeypatch.setattr(_table, "_TABLES", type(_table._TABLES)())
+    monkeypatch.setattr(_table, "_CAPTURED", {})
+    cpu = torch.device("cpu")
+    address = _table.device_table("op", "list", [(0,)], cpu).data_ptr()
+    with monkeypatch.context() as capture:
+        capture.setattr(_table, "_is_capturing", lambda device: True)
+        table = weakref.ref(_table.device_table("op", "list", [(0,)], cpu))
+    for i in range(1, 9):
+        _table.device_table("op", "list", [(i,)], cpu)
+    assert len(_table._TABLES) == 2
+    kept = table()
+    assert kept is not None and kept.data_ptr() == address and kept.tolist() == [[0]]
+    assert _table.device_table("op", "list", [(0,)], cpu) is kept
 
 
 def test_host_memory_must_be_known_to_the_device() -> None:

@@ -12,9 +12,12 @@ Item = tuple[int, ...]
 """Numbers that say where one tensor of a list is, and how it is laid out."""
 
 MAX_TABLES = 1024
-"""Lists that are remembered; a model has a few, each 8 bytes a number."""
+"""Lists that are remembered for calls outside of graphs; a model has a few, each 8 bytes a number."""
 
-_TABLES: OrderedDict[tuple[torch.device, tuple[Item, ...]], Tensor] = OrderedDict()
+_Key = tuple[torch.device, tuple[Item, ...]]
+_TABLES: OrderedDict[_Key, Tensor] = OrderedDict()
+_CAPTURED: dict[_Key, Tensor] = {}
+"""Tables that a captured graph reads. They stay: a replay does not come by here, it reads the address it saw."""
 
 
 def device_table(op: str, argument: str, items: Sequence[Item], device: torch.device) -> Tensor:
@@ -25,17 +28,21 @@ def device_table(op: str, argument: str, items: Sequence[Item], device: torch.de
     freed and another tensor of the same layout takes its place, the numbers are right for that one.
     """
     key = (device, tuple(items))
-    table = _TABLES.get(key)
-    if table is None:
-        if _is_capturing(device):
+    if key in _CAPTURED:
+        return _CAPTURED[key]
+    table = _TABLES.pop(key, None)
+    if _is_capturing(device):
+        if table is None:
             raise RuntimeError(
                 f"{op}: {argument} must be a list that was used before the graph is captured, got a new one"
             )
+        _CAPTURED[key] = table
+        return table
+    if table is None:
         table = torch.tensor(items, dtype=torch.int64).to(device)
-        _TABLES[key] = table
-        if len(_TABLES) > MAX_TABLES:
-            _TABLES.popitem(last=False)
-    _TABLES.move_to_end(key)
+    _TABLES[key] = table
+    if len(_TABLES) > MAX_TABLES:
+        _TABLES.popitem(last=False)
     return table
 
 
