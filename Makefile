@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ASCEND := .venv-ascend
 # Torch is pinned to the release that the tests run against.
 TORCH := torch==2.13.0
 SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
-.PHONY: demo test nightly lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
+.PHONY: demo test nightly device-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
@@ -15,7 +16,7 @@ test: $(VENV)/installed lint  ## lint, type check, ABI audit, and the default ti
 	$(BIN)/torch-abi-audit --check both $$($(BIN)/python -c "import hisparse_ops._native as n; print(n.library.__file__)")
 	$(BIN)/python -m pytest $(ARGS)
 
-nightly: $(VENV)/installed  ## every test
+nightly: $(VENV)/installed $(ASCEND)/installed  ## every test
 	$(BIN)/python -m pytest --tier nightly $(ARGS)
 
 lint: $(VENV)/installed
@@ -23,6 +24,9 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check
 	$(BIN)/clang-format --dry-run --Werror $$(find ops benchmarks tools -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 	$(BIN)/mypy
+
+device-check: $(VENV)/installed $(ASCEND)/installed  ## device kernels as far as they go without a device
+	HISPARSE_ASCEND_ENV=$(ASCEND) $(BIN)/python -m tools.device_check $(ARGS)
 
 bench: $(VENV)/installed  ## the promised ratios, measured: fails where a floor is missed; needs a quiet machine
 	$(BIN)/python -m benchmarks table $(ARGS)
@@ -49,6 +53,13 @@ cuda-library:  ## the SIMT resolver for CUDA; needs nvcc, neither a driver nor a
 ascend950:  ## the SIMT resolver for Ascend 950; needs CANN 9.2 and torch_npu (docs/ascend950.md)
 	PYTHON="$(PYTHON)" ops/resolver/ascend950/build.sh $(ARGS)
 
+# triton-ascend and triton are both the package "triton": an environment of its own.
+$(ASCEND)/installed:
+	@echo "setting up $(ASCEND): triton-ascend and Ascend's compiler, 0.7 GB"
+	$(PYTHON) -m venv $(ASCEND)
+	$(ASCEND)/bin/python -m pip install --quiet --no-deps triton-ascend==3.2.0 ascendnpu-ir==1.2.0 pybind11==3.1.0
+	touch $@
+
 $(VENV)/ready: pyproject.toml
 	@echo "setting up $(VENV): $(TORCH) and the build tools, about a minute"
 	$(PYTHON) -m venv $(VENV)
@@ -63,4 +74,4 @@ $(VENV)/installed: $(VENV)/ready $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(ASCEND) build dist

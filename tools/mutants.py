@@ -421,15 +421,15 @@ MUTANTS = [
     _triton(
         "quantize_scatter_c8",
         "infinities count for the scale",
-        "magnitude < 0x7F800000",
-        "magnitude <= 0x7F800000",
+        "magnitude < 0x7F800000, magnitude, 0",
+        "magnitude <= 0x7F800000, magnitude, 0",
     ),
     _triton("quantize_scatter_c8", "the sign is lost", "code | ((bits >> 24) & 0x80)", "code"),
     _triton(
         "quantize_scatter_c8",
         "the power of two is rounded down",
-        "((bits + 0x7FFFFF) & 0x7F800000)",
-        "(bits & 0x7F800000)",
+        "(tl.maximum(ratio, least) + 0x7FFFFF) & 0x7F800000",
+        "tl.maximum(ratio, least) & 0x7F800000",
     ),
     _triton(
         "quantize_scatter_c8",

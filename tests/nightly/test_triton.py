@@ -39,22 +39,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("name,kernel_sample", found, ids=ids)
 
 
-def unspecified(op: str, args: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Elements that the contract leaves open, on devices those of rows that are written twice as well."""
-    module = samples.load(op)
-    masks: dict[str, torch.Tensor] = {}
-    for find in ("unspecified", "device_unspecified"):
-        if hasattr(module, find):
-            masks |= getattr(module, find)(args)
-    return masks
-
-
 def test_matches_oracle(name: str, kernel_sample: Sample) -> None:
     args = kernel_sample.args()
     expected = clone_args(args)
     reference.load(name)(**expected)
     launches = interpreter.call(name, args)
-    assert_same_buffers(args, expected, unspecified(name, expected))
+    assert_same_buffers(args, expected, samples.device_masks(name, expected))
     assert len(launches.kernels) <= 1
 
 
@@ -65,7 +55,7 @@ def test_does_not_depend_on_the_number_of_cores(cores: int) -> None:
         args, other = sample.args(), sample.args()
         interpreter.call(name, args, cores=cores)
         interpreter.call(name, other)
-        assert_same_buffers(args, other, unspecified(name, args))
+        assert_same_buffers(args, other, samples.device_masks(name, args))
 
 
 def test_refuses_what_the_op_refuses() -> None:

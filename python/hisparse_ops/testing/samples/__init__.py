@@ -63,3 +63,13 @@ def repeated_rows(name: str, slab: torch.Tensor, rows: torch.Tensor) -> dict[str
     if not repeated.any():
         return {}
     return {name: repeated.view(shape)[..., None].expand(slab.shape)}
+
+
+def device_masks(op: str, args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Elements that the contract leaves open, those that it leaves open on devices among them."""
+    module = load(op)
+    masks: dict[str, torch.Tensor] = {}
+    for name in ("unspecified", "device_unspecified"):
+        if hasattr(module, name):
+            masks |= getattr(module, name)(args)
+    return masks

@@ -13,6 +13,10 @@ BLOCKS = (64, 256, 1024)
 """Lanes that one step moves; a longer row takes several steps."""
 
 
+STRIDED = 32
+"""Bytes of on-chip memory that an element of a strided list takes on the 910B: a block of its own."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One specialisation: argument types, constants, and the bytes of on-chip memory (UB) its tiles take."""
@@ -23,6 +27,7 @@ class Variant:
     """Type of every argument that is not a constant, in order: "*i32", "*i64", "i32", "i64"."""
     constants: dict[str, int] = field(hash=False)
     ub_bytes: int = 0
+    """No compiler for Ascend plans more than this: ``python -m tools.device_check`` holds it to that."""
 
 
 def signature(types: Mapping[str, str], **pointers: str) -> dict[str, str]:

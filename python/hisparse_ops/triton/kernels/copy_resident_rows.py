@@ -46,7 +46,8 @@ def copy_resident_rows_kernel(
         inside = (row >= 0) & (row < count)
         if ROW0:
             row = tl.where(inside, row, 0)
-        if ROW0 | inside:
+            inside = row >= 0
+        if inside:
             copy_lanes(
                 source + row_offset(row, block_rows, block_stride, row_stride),
                 staging + row_offset(i, to_block_rows, to_block_stride, to_row_stride),

@@ -107,7 +107,8 @@ VARIANTS = tuple(
         dequantize_c8_kernel,
         signature(_TYPES, bits="*i32" if name == "fp32" else "*i16", id=f"*{ids}"),
         {"FORMAT": FORMATS.index(name), "TILE": TILE, "TILES": TILES},
-        2 * TILE * (4 * 8 + 4),
+        # Codes, their parts, values and results in 32 bits, in 16 and in 8, and masks.
+        TILE * 4 * 28,
     )
     for name in FORMATS
     for ids in ("i32", "i64")

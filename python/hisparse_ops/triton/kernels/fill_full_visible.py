@@ -34,6 +34,10 @@ def fill_full_visible_kernel(
 
 VARIANTS = (
     Variant(
-        "fill_full_visible", fill_full_visible_kernel, _TYPES, {"BLOCK": BLOCK}, 2 * BLOCK * (4 + 4)
+        "fill_full_visible",
+        fill_full_visible_kernel,
+        _TYPES,
+        {"BLOCK": BLOCK},
+        2 * BLOCK * (4 + 4) + 64,
     ),
 )

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from ._rows import copy_lanes, row_offset, zero_lanes
-from ._variant import row_variants
+from ._variant import STRIDED, row_variants
 
 COUNTS = 256
 
@@ -129,5 +129,5 @@ VARIANTS = row_variants(
     gather_compact_kernel,
     _TYPES,
     {"COUNTS": COUNTS},
-    other_bytes=COUNTS * (4 + 8 + 8 + 1),  # positions, offsets, counts, a mask
+    other_bytes=COUNTS * 2 * STRIDED + 64,  # counts as they come and as they are used
 )

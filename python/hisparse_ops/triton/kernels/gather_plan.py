@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ._variant import row_variants
+from ._variant import STRIDED, row_variants
 from .gather_compact import refill_row
 
 COLUMNS = 256
@@ -151,8 +151,8 @@ def _variants(has_attention, has_states):
         gather_plan_kernel,
         _TYPES,
         {"HAS_ATTENTION": has_attention, "HAS_STATES": has_states, "COLUMNS": COLUMNS},
-        # Columns, offsets, rows in 64 bits, then rows, blocks and indices in 32, and masks.
-        other_bytes=has_attention * COLUMNS * (4 + 8 + 8 + 4 + 4 + 4 + 2),
+        # Rows as they come and in 32 bits, what they are divided into, and masks: tiles of strided elements.
+        other_bytes=has_attention * COLUMNS * 12 * STRIDED,
     )
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ._owners import FIELDS, TILE
-from ._variant import Variant, signature
+from ._variant import STRIDED, Variant, signature
 
 RUN = 32
 
@@ -92,7 +92,7 @@ VARIANTS = tuple(
         signature(_TYPES, states=f"*{ids}", slots=f"*{slots}"),
         {"FIELDS": FIELDS, "RUN": RUN, "TILE": TILE},
         # Slots, owners, their distance, what is stored, and masks; the run's rows.
-        2 * TILE * (4 + 4 + 4 + 4 + 4) + RUN * 8 * 4,
+        2 * TILE * (4 + 4 + 4 + 4 + 4) + RUN * 2 * STRIDED,
     )
     for ids in ("i32", "i64")
     for slots in ("i32", "i64")

@@ -96,7 +96,7 @@ VARIANTS = tuple(
         signature(_TYPES, states=f"*{ids}", requests=f"*{ids}", slots=f"*{slots}"),
         {"FIELDS": FIELDS, "CHUNK": CHUNK, "TILE": TILE},
         # Slots, owners, what is stored, and masks.
-        2 * TILE * (4 + 4 + 4 + 3),
+        2 * TILE * (4 + 4 + 4 + 4) + 256,
     )
     for ids in ("i32", "i64")
     for slots in ("i32", "i64")

@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from ._variant import Variant, signature
+from ._variant import STRIDED, Variant, signature
 
-BLOCK = 1024
+BLOCK = 256
 
 _TYPES = {
     "slots": "*slots",
@@ -45,8 +45,8 @@ VARIANTS = tuple(
         pad_slots_kernel,
         signature(_TYPES, slots=f"*{slots}", out=f"*{out}"),
         {"NARROW": int(slots == "i64" and out == "i32"), "BLOCK": BLOCK},
-        # Positions, offsets and slots in 8 bytes at most, the padded slots, a mask.
-        BLOCK * (8 + 8 + 8 + 8 + 1),
+        # Offsets, slots as they come, narrowed and chosen, and masks: tiles of strided elements.
+        BLOCK * 9 * STRIDED,
     )
     for slots in ("i32", "i64")
     for out in ("i32", "i64")

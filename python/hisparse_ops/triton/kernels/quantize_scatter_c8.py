@@ -39,13 +39,19 @@ def as_bytes(code):
 
 @triton.jit
 def tile_scale(magnitude, POW2: tl.constexpr):
-    """Scale of a tile from the bits of its magnitudes; infinities and NaN do not count."""
-    amax = tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), 0).to(tl.float32, bitcast=True)
-    ratio = tl.div_rn(amax, 448.0)
+    """Scale of a tile from the bits of its magnitudes; infinities and NaN do not count.
+
+    Every value is divided, not only the largest: the order stays, so the largest quotient is that of the largest value,
+    and the compiler for Ascend takes no rounded quotient of a single number.
+    """
+    finite = tl.where(magnitude < 0x7F800000, magnitude, 0).to(tl.float32, bitcast=True)
+    ratio = tl.max(tl.div_rn(finite, 448.0).to(tl.int32, bitcast=True), 0)
     if POW2:
-        bits = tl.where(ratio > 1e-4, ratio, 1e-4).to(tl.int32, bitcast=True)
-        return ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
-    return tl.where(ratio > 2.0**-116, ratio, 2.0**-116)
+        least = 0x38D1B717  # 1e-4
+        bits = (tl.maximum(ratio, least) + 0x7FFFFF) & 0x7F800000
+    else:
+        bits = tl.maximum(ratio, (127 - 116) << 23)  # 2^-116
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -107,8 +113,8 @@ VARIANTS = tuple(
         quantize_scatter_c8_kernel,
         signature(_TYPES, latent=f"*{latent}", id=f"*{ids}"),
         {"POW2": int(rule == "pow2"), "TILE": TILE, "TILES": TILES},
-        # Values, bits, ratios, both kinds of codes and their masks, twice.
-        2 * TILE * (4 * 10 + 4),
+        # Values, bits, ratios, both kinds of codes, and their masks.
+        TILE * 4 * 54,
     )
     for rule in ("amax", "pow2")
     for latent in ("bf16", "fp16", "fp32")

@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from ._variant import Variant, signature
+from ._variant import STRIDED, Variant, signature
 
-BLOCK = 1024
+BLOCK = 256
 
 _TYPES = {
     "valid_counts": "*valid",
@@ -60,8 +60,8 @@ VARIANTS = tuple(
         residency_stats_kernel,
         signature(_TYPES, valid=f"*{ids}", refill=f"*{ids}", resident=f"*{ids}"),
         {"HAS_RESIDENT": has, "BLOCK": BLOCK},
-        # Positions, offsets, counts as they are and in 64 bits, a mask.
-        BLOCK * (4 + 8 + 8 + 8 + 1),
+        # Three lists of counts as they come and in 64 bits: tiles of strided elements.
+        BLOCK * 3 * 2 * STRIDED + BLOCK * 8,
     )
     for has in (0, 1)
     for ids in ("i32", "i64")

@@ -1,0 +1,1 @@
+"""The device kernels as far as they can be taken without a device; ``python -m tools.device_check --help``."""
