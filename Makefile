@@ -7,7 +7,7 @@ ASCEND := .venv-ascend
 TORCH := torch==2.13.0
 SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
-.PHONY: demo test nightly device-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
+.PHONY: demo test nightly device-check cuda-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
@@ -27,6 +27,10 @@ lint: $(VENV)/installed
 
 device-check: $(VENV)/installed $(ASCEND)/installed  ## device kernels as far as they go without a device
 	HISPARSE_ASCEND_ENV=$(ASCEND) $(BIN)/python -m tools.device_check $(ARGS)
+
+cuda-check: $(VENV)/installed cuda-library  ## device kernels on a CUDA card: results, graph replay, times
+	$(BIN)/python tools/cuda_check.py $(ARGS)
+	$(BIN)/python tools/cuda_resolver_check.py
 
 bench: $(VENV)/installed  ## the promised ratios, measured: fails where a floor is missed; needs a quiet machine
 	$(BIN)/python -m benchmarks table $(ARGS)

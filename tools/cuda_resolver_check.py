@@ -20,34 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import hisparse_ops
 from benchmarks.cases.resolve import TOP_K, step
 from hisparse_ops.testing import samples
-from hisparse_ops.testing.buffers import assert_same_buffers, clone_args
+from hisparse_ops.testing.buffers import assert_same_buffers, clone_args, to_device
 
 RESOLVE = hisparse_ops.ops()["resolve"].call
-
-
-def to_device(args: dict[str, Any], device: str) -> dict[str, Any]:
-    """The arguments over copies of their whole backing buffers on the device, aliases kept."""
-    copies: dict[int, Tensor] = {}
-
-    def move(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        storage = value.untyped_storage()
-        if storage._cdata not in copies:
-            raw = torch.empty(0, dtype=torch.uint8).set_(storage)
-            copies[storage._cdata] = raw.to(device, copy=True)
-        raw = copies[storage._cdata]
-        flat = raw[: raw.numel() // value.element_size() * value.element_size()].view(value.dtype)
-        return flat.as_strided(value.shape, value.stride(), value.storage_offset())
-
-    return {name: move(value) for name, value in args.items()}
 
 
 def check_sample(args: dict[str, Any], device: str) -> None:

@@ -130,8 +130,8 @@ try:
     said = "no error"
 except Exception as error:
     said = type(error).__name__
-untouched = bool((large["hot_owner"] == -1).all() and (large["attention_indices"] == 0).all())
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+untouched = bool((large["hot_owner"] == -1).all() and (large["attention_indices"] == 0).all())
 hs.resolve(**large)
 print(said, untouched, int(large["valid_counts"].sum()) == rows * top_k)
 """

@@ -96,6 +96,26 @@ def clone_args(args: Mapping[str, Any]) -> dict[str, Any]:
     return {name: visit(value) for name, value in args.items()}
 
 
+def to_device(args: Mapping[str, Any], device: torch.device | str) -> dict[str, Any]:
+    """The same arguments over copies of their whole backing buffers on a device, aliases kept as they are."""
+    copies: dict[int, Tensor] = {}
+
+    def move(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [move(item) for item in value]
+        if not isinstance(value, Tensor):
+            return value
+        storage = value.untyped_storage()
+        if storage._cdata not in copies:
+            raw = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+            copies[storage._cdata] = raw.to(device, copy=True)
+        empty = torch.empty(0, dtype=value.dtype, device=device)
+        moved = copies[storage._cdata].untyped_storage()
+        return empty.set_(moved, value.storage_offset(), value.shape, value.stride())
+
+    return {name: move(value) for name, value in args.items()}
+
+
 def _bytes(t: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
 
