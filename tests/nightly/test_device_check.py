@@ -149,6 +149,6 @@ def test_kernels_pass() -> None:
     import subprocess
 
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tools.device_check"]
+    command = [sys.executable, "-m", "tools.device_check", "--no-seams"]  # the suite has them
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

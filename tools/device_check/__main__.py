@@ -50,6 +50,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--document", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}"
     )
     parser.add_argument(
+        "--no-seams",
+        action="store_true",
+        help="leave out the sizes at the seams of grids and blocks (they take four minutes)",
+    )
+    parser.add_argument(
         "--no-faults", action="store_true", help="do not plant faults (they take two minutes)"
     )
     options = parser.parse_args(argv)
@@ -175,6 +180,23 @@ def plant_faults(ops: Sequence[str], python: Path, tell: Progress) -> list[str]:
     return wrong
 
 
+def check_seams(tell: Progress) -> list[str]:
+    """The interpreter at sizes around 1,024 and 65,536, every top-k, and far into memory."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tier",
+        "nightly",
+        "tests/nightly/test_triton_sizes.py",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    last = (done.stdout.strip().splitlines() or ["nothing was run"])[-1]
+    tell(f"sizes at the seams: {last}", last=True)
+    return [f"sizes at the seams: {done.stdout[-800:]}"] if done.returncode else []
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(argv)
     python = ascend_python()
@@ -190,6 +212,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for step in steps:
         step()
     wrong = check_probes(python, tell)
+    if not options.no_seams:
+        wrong += check_seams(tell)
     if not options.no_faults:
         wrong += plant_faults(ops, python, tell)
     print(table.text(seen))
