@@ -63,24 +63,49 @@ size_t count(uint32_t begin, uint32_t end, State state) {
                        [state](const Fiber& fiber) { return fiber.state == state; });
 }
 
-// Warps all of whose threads stand at a ballot get its mask.
-bool finish_ballots(uint32_t threads) {
-  bool any = false;
-  for (uint32_t warp = 0; warp < threads; warp += kWarp) {
-    const uint32_t end = std::min(threads, warp + kWarp);
-    const size_t waiting = count(warp, end, State::kAtBallot);
-    if (waiting == 0) continue;
-    if (waiting < end - warp)
-      throw std::runtime_error("thread " + std::to_string(warp) + " and its warp: not all are at the ballot");
-    uint64_t mask = 0;
-    for (uint32_t i = warp; i < end; ++i) mask |= uint64_t{machine.fibers[i].flag} << (i - warp);
-    for (uint32_t i = warp; i < end; ++i) {
-      machine.fibers[i].mask = mask;
-      machine.fibers[i].state = State::kReady;
-    }
-    any = true;
+// The threads of one warp, in the order in which they get their turns.
+struct Warp {
+  uint32_t begin, end;
+  std::vector<uint32_t> order;
+};
+
+// A warp all of whose threads stand at a ballot gets its mask, whatever other warps do.
+bool finish_ballot(const Warp& warp) {
+  if (count(warp.begin, warp.end, State::kAtBallot) < warp.end - warp.begin) return false;
+  uint64_t mask = 0;
+  for (uint32_t i = warp.begin; i < warp.end; ++i)
+    mask |= uint64_t{machine.fibers[i].flag} << (i - warp.begin);
+  for (uint32_t i = warp.begin; i < warp.end; ++i) {
+    machine.fibers[i].mask = mask;
+    machine.fibers[i].state = State::kReady;
   }
-  return any;
+  return true;
+}
+
+// Gives a warp at most so many turns; returns how many it took before all its threads waited.
+uint32_t run_warp(const Warp& warp, uint32_t turns) {
+  uint32_t taken = 0;
+  do {
+    for (const uint32_t i : warp.order) {
+      if (machine.fibers[i].state != State::kReady) continue;
+      if (taken == turns) return taken;
+      ++taken;
+      machine.current = i;
+      swapcontext(&machine.scheduler, &machine.fibers[i].context);
+    }
+  } while (finish_ballot(warp));
+  return taken;
+}
+
+// Every thread waits: either all of them at the barrier, or they have diverged.
+void finish_barrier(uint32_t threads) {
+  for (uint32_t i = 0; i < threads; ++i)
+    if (machine.fibers[i].state == State::kAtBallot)
+      throw std::runtime_error("thread " + std::to_string(i) + " and its warp: not all are at the ballot");
+  const size_t waiting = count(0, threads, State::kAtBarrier);
+  if (waiting < threads)
+    throw std::runtime_error(std::to_string(waiting) + " threads are at a barrier, not all");
+  for (uint32_t i = 0; i < threads; ++i) machine.fibers[i].state = State::kReady;
 }
 
 }  // namespace
@@ -101,22 +126,22 @@ void run_block(const Launch& launch, const std::function<void()>& kernel) {
   const uint32_t threads = number_of_threads = launch.threads;
   machine.kernel = &kernel;
   start(threads);
-  std::vector<uint32_t> order(threads);
-  for (uint32_t i = 0; i < threads; ++i) order[i] = i;
+  std::vector<Warp> warps;
+  for (uint32_t begin = 0; begin < threads; begin += kWarp) {
+    Warp& warp = warps.emplace_back(Warp{begin, std::min(threads, begin + kWarp), {}});
+    for (uint32_t i = begin; i < warp.end; ++i) warp.order.push_back(i);
+  }
   std::mt19937 random(launch.seed);
   while (count(0, threads, State::kDone) < threads) {
-    if (launch.seed != 0) std::shuffle(order.begin(), order.end(), random);
-    for (const uint32_t i : order)
-      if (machine.fibers[i].state == State::kReady) {
-        machine.current = i;
-        swapcontext(&machine.scheduler, &machine.fibers[i].context);
-      }
-    if (finish_ballots(threads)) continue;
-    const size_t waiting = count(0, threads, State::kAtBarrier);
-    if (waiting == 0) continue;
-    if (waiting < threads)
-      throw std::runtime_error(std::to_string(waiting) + " threads are at a barrier, not all");
-    for (uint32_t i = 0; i < threads; ++i) machine.fibers[i].state = State::kReady;
+    uint32_t taken = 0;
+    if (launch.seed != 0) std::shuffle(warps.begin(), warps.end(), random);
+    for (Warp& warp : warps) {
+      // A warp may get past several ballots while another has not read what was there before.
+      const uint32_t turns = launch.seed != 0 ? 1 + random() % (4 * kWarp) : kWarp;
+      if (launch.seed != 0) std::shuffle(warp.order.begin(), warp.order.end(), random);
+      taken += run_warp(warp, turns);
+    }
+    if (taken == 0 && count(0, threads, State::kDone) < threads) finish_barrier(threads);
   }
 }
 
