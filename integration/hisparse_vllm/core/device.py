@@ -1,0 +1,175 @@
+"""vLLM Core's HiSparse modules on the CPU: what they take to be CUDA, and what stands in for it.
+
+Core's runtime, worker and index groups name CUDA's streams, events, pinned memory and registration. On the CPU every
+copy is done when the call returns, so a stream is program order and an event has always happened. :data:`ADAPTERS` is
+the whole list of what is replaced, each with its reason. A replacement changes a name *inside one of Core's HiSparse
+modules*; ``torch`` itself and the rest of vLLM stay as they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+RUNTIME = "vllm.v1.hisparse.runtime"
+WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.hisparse.worker"
+INDEX_GROUP = "vllm.v1.attention.backends.mla.index_group"
+
+
+class CpuEvent:
+    """An event that has happened: the work before it was done when its call returned."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def record(self, stream: object = None) -> None:
+        pass
+
+    def wait(self, stream: object = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+
+class CpuStream:
+    """Program order, which is all the order there is."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __enter__(self) -> CpuStream:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def wait_stream(self, stream: object) -> None:
+        pass
+
+    def wait_event(self, event: object) -> None:
+        pass
+
+    def record_event(self, event: CpuEvent | None = None) -> CpuEvent:
+        return event or CpuEvent()
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+
+_STREAM = CpuStream()
+
+
+def current_stream() -> CpuStream:
+    return _STREAM
+
+
+class _Over:
+    """A module with some of its names replaced; every other name is the module's own."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        self._module = module
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class _Cudart:
+    """Registration is :mod:`hisparse_vllm.host_pool`'s; on the CPU there is nothing to undo."""
+
+    class _Success:
+        value = 0
+
+    def cudaHostUnregister(self, address: int) -> _Success:
+        return self._Success()
+
+
+def _pageable(make: Any) -> Any:
+    """``torch.empty`` or ``torch.tensor`` without pinning, which needs an accelerator."""
+
+    def call(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        return make(*args, **kwargs)
+
+    return call
+
+
+def cpu_torch() -> Any:
+    """``torch`` as Core's HiSparse modules see it on the CPU."""
+    return _Over(
+        torch,
+        Stream=CpuStream,
+        Event=CpuEvent,
+        empty=_pageable(torch.empty),
+        tensor=_pageable(torch.tensor),
+        accelerator=_Over(
+            torch.accelerator, current_device_index=lambda: 0, synchronize=lambda *args: None
+        ),
+        cuda=_Over(
+            torch.cuda,
+            Stream=CpuStream,
+            Event=CpuEvent,
+            stream=lambda stream: stream,
+            is_current_stream_capturing=lambda: False,
+            cudart=_Cudart,
+        ),
+    )
+
+
+def _keep(tensor: torch.Tensor) -> None:
+    """Instead of ``cudaHostRegister``: the CPU reads its memory without being told of it."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One name of one of Core's modules, replaced."""
+
+    module: str
+    name: str
+    replacement: Any
+    why: str
+
+
+_TORCH = cpu_torch()
+_SYNCHRONOUS = "copies on the CPU are done when their call returns: nothing to wait for"
+
+ADAPTERS = (
+    Adapter(
+        RUNTIME, "torch", _TORCH, "streams, events, pinned memory and the device index are CUDA's"
+    ),
+    Adapter(WORKER, "torch", _TORCH, "streams, events and pinned memory are CUDA's"),
+    Adapter(INDEX_GROUP, "torch", _TORCH, "streams and events are CUDA's"),
+    Adapter(RUNTIME, "current_stream", current_stream, _SYNCHRONOUS),
+    Adapter(WORKER, "current_stream", current_stream, _SYNCHRONOUS),
+    Adapter(INDEX_GROUP, "current_stream", current_stream, _SYNCHRONOUS),
+    Adapter(RUNTIME, "pin_tensor", _keep, "cudaHostRegister needs a CUDA driver"),
+)
+
+_replaced: dict[Adapter, Any] = {}
+
+
+def install() -> None:
+    """Put every adapter in place. A second call does nothing."""
+    for adapter in ADAPTERS:
+        if adapter not in _replaced:
+            module = importlib.import_module(adapter.module)
+            _replaced[adapter] = getattr(module, adapter.name)
+            setattr(module, adapter.name, adapter.replacement)
+
+
+def uninstall() -> None:
+    """Give Core's modules their own names back."""
+    for adapter, original in _replaced.items():
+        setattr(importlib.import_module(adapter.module), adapter.name, original)
+    _replaced.clear()

@@ -1,0 +1,1 @@
+"""Tools for tests and simulations over the installed vLLM Core."""
