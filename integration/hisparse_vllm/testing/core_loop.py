@@ -267,7 +267,7 @@ class CoreLoop:
         output = self.connector.post_forward(finished, defer_finalize=bool(self.draft_layers))
         self._run_drafter(batch, sampled)
         if self.draft_layers:
-            self.connector.finalize_step(output)
+            self.connector.finalize_step()
         return output
 
     def _update_requests(self, scheduled: Any) -> None:
@@ -365,9 +365,14 @@ class CoreLoop:
         if layer.index == 0:
             self._pick(layer, batch, valid)
             layer.group.set_logical_topk_ready(0)
+        mixed = batch.num_decodes < len(batch.requests)
+        if mixed and handle.all_context_pages_resident and not version.core().batch_block_table:
+            # Core 0.33 does not resolve here: it has one Triton conversion for decodes and prefills.
+            self._read_prefills(layer, batch, keys, first=0)
+            return
         self._read_decodes(layer, batch, keys, valid)
-        if batch.num_decodes < len(batch.requests):
-            self._read_prefills(layer, batch, keys)
+        if mixed:
+            self._read_prefills(layer, batch, keys, first=metadata.num_decode_tokens)
 
     def _token_keys(self, batch: Batch, keys: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([k[len(k) - n :] for k, n in zip(keys, batch.counts, strict=True)])
@@ -440,9 +445,10 @@ class CoreLoop:
         self.seen["hot hits"] += hits
         self.seen["hot loads"] += loads
 
-    def _read_prefills(self, layer: Layer, batch: Batch, keys: list[np.ndarray]) -> None:
+    def _read_prefills(
+        self, layer: Layer, batch: Batch, keys: list[np.ndarray], first: int
+    ) -> None:
         handle, metadata = layer.hisparse_cache, batch.metadata
-        first = metadata.num_decode_tokens
         topk = layer.group.logical_topk_indices[first : batch.num_tokens]
         if handle.all_context_pages_resident:
             how, cache, tables = "resident", handle.view.cache, version.resident_rows(handle)
