@@ -29,7 +29,10 @@ def register() -> None:
         return
     ops.register()
     if current_platform.is_cpu():
+        from hisparse_vllm.attention import adapters
+
         device.install()
+        adapters.install()
     elif not isinstance(current_platform, platforms.HiSparsePlatform):
         platforms.extend(type(current_platform))
 

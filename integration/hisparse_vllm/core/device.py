@@ -2,8 +2,8 @@
 
 Core's runtime, worker and index groups name CUDA's streams, events, pinned memory and registration. On the CPU every
 copy is done when the call returns, so a stream is program order and an event has always happened. :data:`ADAPTERS` is
-the whole list of what is replaced, each with its reason. A replacement changes a name *inside one of Core's HiSparse
-modules*; ``torch`` itself and the rest of vLLM stay as they are.
+the whole list of what is replaced there, each with its reason. A replacement changes a name *inside one of Core's
+HiSparse modules*; ``torch`` itself and the rest of vLLM stay as they are.
 """
 
 from __future__ import annotations
@@ -133,10 +133,11 @@ def _keep(tensor: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One name of one of Core's modules, replaced."""
+    """One name of one of vLLM's modules, replaced."""
 
     module: str
     name: str
+    """``name``, or ``Class.name``."""
     replacement: Any
     why: str
 
@@ -159,17 +160,25 @@ ADAPTERS = (
 _replaced: dict[Adapter, Any] = {}
 
 
-def install() -> None:
-    """Put every adapter in place. A second call does nothing."""
-    for adapter in ADAPTERS:
+def install(adapters: tuple[Adapter, ...] = ADAPTERS) -> None:
+    """Put adapters in place. A second call does nothing."""
+    for adapter in adapters:
         if adapter not in _replaced:
-            module = importlib.import_module(adapter.module)
-            _replaced[adapter] = getattr(module, adapter.name)
-            setattr(module, adapter.name, adapter.replacement)
+            owner, name = _owner(adapter)
+            _replaced[adapter] = getattr(owner, name)
+            setattr(owner, name, adapter.replacement)
 
 
-def uninstall() -> None:
+def uninstall(adapters: tuple[Adapter, ...] = ADAPTERS) -> None:
     """Give Core's modules their own names back."""
-    for adapter, original in _replaced.items():
-        setattr(importlib.import_module(adapter.module), adapter.name, original)
-    _replaced.clear()
+    for adapter in adapters:
+        if adapter in _replaced:
+            owner, name = _owner(adapter)
+            setattr(owner, name, _replaced.pop(adapter))
+
+
+def _owner(adapter: Adapter) -> tuple[Any, str]:
+    """What has the adapter's name: the module, or a class of it where the name is ``Class.method``."""
+    module = importlib.import_module(adapter.module)
+    *classes, name = adapter.name.split(".")
+    return (getattr(module, classes[0]) if classes else module), name
