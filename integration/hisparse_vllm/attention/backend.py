@@ -27,6 +27,10 @@ import hisparse_ops
 from hisparse_vllm.attention import observer, reference
 from hisparse_vllm.attention.selection import Selection, select
 from hisparse_vllm.core import version
+from hisparse_vllm.prefill import PrefillBridge
+
+_staged = PrefillBridge()
+"""One for all layers of a worker: layers run one after the other, so its buffers serve every index group."""
 
 
 @dataclass
@@ -156,8 +160,7 @@ class SparseMLAImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
         if decodes:
             parts.append(self._decode(query[:decodes], positions[:decodes], attn_metadata))
         if decodes < len(query):
-            host = paged(kv_c_and_k_pe_cache)
-            parts.append(self._prefill(query[decodes:], positions[decodes:], host, attn_metadata))
+            parts.append(self._prefill(query[decodes:], positions[decodes:], attn_metadata))
         if not parts:  # a batch without a token
             return query.new_zeros(0, self.num_heads, self.kv_lora_rank), torch.empty(
                 0, self.num_heads
@@ -186,9 +189,7 @@ class SparseMLAImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
         picked = Selection(indices[:count], counts[:count])
         return self._attend(query, cache, picked, positions, requests, metadata, "hot")
 
-    def _prefill(
-        self, query: Tensor, positions: Tensor, host: Tensor, metadata: Any
-    ) -> tuple[Tensor, Tensor]:
+    def _prefill(self, query: Tensor, positions: Tensor, metadata: Any) -> tuple[Tensor, Tensor]:
         """From resident pages where the whole batch has them, else from rows staged for this layer."""
         first = metadata.num_decode_tokens
         requests = metadata.req_id_per_token[first : first + len(query)]
@@ -201,12 +202,25 @@ class SparseMLAImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
                 "resident",
             )
         else:
-            cache, tables, rows = self.index_group.stage_prefill_rows(
-                self.index_group_index, host, metadata
+            cache, tables, rows = _staged.stage(
+                self.index_group, self.index_group_index, metadata, self._metadata_of
             )
             rows, how = rows[: len(query)], "staged"
         picked = select(positions, tables, rows, cache.shape[1])
         return self._attend(query, cache, picked, positions, requests, metadata, how)
+
+    def _metadata_of(self, index: int) -> Any:
+        """Metadata of another layer of the index group in this forward pass."""
+        context = get_forward_context()
+        for name, layer in context.no_compile_layers.items():
+            impl = getattr(layer, "impl", None)
+            if (
+                isinstance(impl, SparseMLAImpl)
+                and impl.index_group is self.index_group
+                and impl.index_group_index == index
+            ):
+                return context.attn_metadata.get(name)
+        return None
 
     def _attend(
         self,

@@ -22,6 +22,7 @@ from torch import Tensor
 
 import hisparse_ops
 from hisparse_vllm.core import version
+from hisparse_vllm.prefill import PrefillBridge
 from hisparse_vllm.testing import tiny_configs
 from hisparse_vllm.testing.core_rows import prefix_keys, row_bytes
 
@@ -121,6 +122,7 @@ class CoreLoop:
         # vLLM's CPU worker replaces what its model runner takes to be CUDA by importing this.
         importlib.import_module("vllm.v1.worker.cpu.shm")
         self.seen: Counter[str] = Counter()
+        self.prefills = PrefillBridge()
         """Rows compared, by how they were read; steps, preemptions and the like beside them."""
         self.running: dict[str, Running] = {}
         self.finished: dict[str, list[int]] = {}
@@ -457,10 +459,7 @@ class CoreLoop:
             how = "staged"
             if metadata.prefill is None:
                 metadata.prefill = SimpleNamespace(host_staging_plan=self._staging_plan(batch))
-            host = self.kv_caches[layer.name].view(
-                -1, self.settings.block_size, handle.runtime.row_width
-            )
-            cache, tables, requests = layer.group.stage_prefill_rows(layer.index, host, metadata)
+            cache, tables, requests = self.prefills.stage(layer.group, layer.index, metadata)
         wanted = topk >= 0
         pages = torch.where(wanted, topk, 0).long() // self.settings.block_size
         blocks = tables.long()[requests.long()[:, None].expand_as(pages), pages]

@@ -22,6 +22,7 @@ Patch = Callable[[Any, str, Any], None]
 
 resolve, gather_compact = hisparse_ops.resolve, hisparse_ops.gather_compact
 copy_row_spans, gather_plan = hisparse_ops.copy_row_spans, hisparse_ops.gather_plan
+copy_resident_rows = hisparse_ops.copy_resident_rows
 
 NAMES = (
     "topk_indices",
@@ -142,6 +143,16 @@ def staging_from_the_page_before(patch: Patch) -> None:
     patch(hisparse_ops, "gather_plan", faulty)
 
 
+def rows_ahead_not_patched(patch: Patch) -> None:
+    """What was staged ahead of a layer misses the rows that this step writes."""
+
+    def faulty(source: Tensor, row_ids: Tensor, staging: Tensor, *, invalid: str) -> None:
+        if invalid == "row0":
+            copy_resident_rows(source, row_ids, staging, invalid=invalid)
+
+    patch(hisparse_ops, "copy_resident_rows", faulty)
+
+
 FAULTS: dict[str, Callable[[Patch], None]] = {
     "wrong row": wrong_row,
     "resident table indexed by batch row": of_resolve(resident_table_by_batch_row),
@@ -153,4 +164,5 @@ FAULTS: dict[str, Callable[[Patch], None]] = {
     "layer offset dropped": layer_offset_dropped,
     "recycled rows stay hot": recycled_rows_stay_hot,
     "staging from the page before": staging_from_the_page_before,
+    "rows ahead not patched": rows_ahead_not_patched,
 }

@@ -27,6 +27,7 @@ NOTICED: dict[str, tuple[dict[str, Any], str]] = {
     "layer offset dropped": (SMALL, "read of"),
     "recycled rows stay hot": (FEW_HOST_PAGES, "decode read"),
     "staging from the page before": (SMALL, "staged read"),
+    "rows ahead not patched": (SMALL, "staged read"),
 }
 
 

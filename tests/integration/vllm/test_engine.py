@@ -110,6 +110,7 @@ IN_THE_ENGINE: dict[str, tuple[dict[str, Any], int]] = {
     "mirror skipped": ({}, 90),
     "layer offset dropped": ({}, 90),
     "staging from the page before": ({}, 90),
+    "rows ahead not patched": ({}, 90),
     "union per batch row": (MTP3, 150),
     "plan packed per row": (MTP3, 150),
 }
