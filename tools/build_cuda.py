@@ -54,7 +54,11 @@ def build(output: Path) -> None:
     if compiler is None:
         raise RuntimeError("nvcc is not found: put it on the path, or set CUDA_HOME or CUDACXX")
     output.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command(compiler, output), capture_output=True, text=True, check=False)
+    # A library preloaded for this process (a sanitizer's) is none for the compiler, which may not survive it.
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(
+        command(compiler, output), capture_output=True, text=True, check=False, env=env
+    )
     if done.returncode:
         raise RuntimeError(
             f"{SOURCE.relative_to(ROOT)} does not build:\n{done.stderr}{done.stdout}"

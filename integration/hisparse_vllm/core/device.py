@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from hisparse_vllm import host_pool
+
 RUNTIME = "vllm.v1.hisparse.runtime"
 WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.hisparse.worker"
 INDEX_GROUP = "vllm.v1.attention.backends.mla.index_group"
@@ -86,14 +88,21 @@ class _Over:
         return getattr(self._module, name)
 
 
+class _Code:
+    """What CUDA's runtime returns."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
 class _Cudart:
-    """Registration is :mod:`hisparse_vllm.host_pool`'s; on the CPU there is nothing to undo."""
+    """Core lets its host pool go by CUDA's runtime; the pool is :mod:`hisparse_vllm.host_pool`'s."""
 
-    class _Success:
-        value = 0
+    def cudaHostUnregister(self, address: int) -> _Code:
+        return _Code(host_pool.release(address))
 
-    def cudaHostUnregister(self, address: int) -> _Success:
-        return self._Success()
+    def cudaGetLastError(self) -> None:
+        pass
 
 
 def _pageable(make: Any) -> Any:
@@ -127,10 +136,6 @@ def cpu_torch() -> Any:
     )
 
 
-def _keep(tensor: torch.Tensor) -> None:
-    """Instead of ``cudaHostRegister``: the CPU reads its memory without being told of it."""
-
-
 @dataclass(frozen=True)
 class Adapter:
     """One name of one of vLLM's modules, replaced."""
@@ -154,7 +159,18 @@ ADAPTERS = (
     Adapter(RUNTIME, "current_stream", current_stream, _SYNCHRONOUS),
     Adapter(WORKER, "current_stream", current_stream, _SYNCHRONOUS),
     Adapter(INDEX_GROUP, "current_stream", current_stream, _SYNCHRONOUS),
-    Adapter(RUNTIME, "pin_tensor", _keep, "cudaHostRegister needs a CUDA driver"),
+    Adapter(
+        RUNTIME,
+        "allocate_pinned_host_pool",
+        host_pool.allocate,
+        "cudaHostRegister needs a CUDA driver; the pool is ours, with the device's own registration",
+    ),
+    Adapter(
+        RUNTIME,
+        "check_hisparse_host_memory",
+        host_pool.check_available,
+        "Core looks at the machine's memory only, not at the limit of a container",
+    ),
 )
 
 _replaced: dict[Adapter, Any] = {}
