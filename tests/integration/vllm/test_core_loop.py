@@ -54,7 +54,7 @@ MORE: dict[str, dict[str, Any]] = {
     "every layer leads": {"leader_every": 1, "device_blocks": 80},
     "tight hot buffer": {"hot_size": 16, "device_blocks": 64},
     "odd hot buffer": {"hot_size": 37, "device_blocks": 72},
-    "host pool runs out": {"host_pool_gib": 0.0007, "device_blocks": 96},
+    "host pool runs out": {"host_pool_gib": 0.003, "device_blocks": 96},
     "chunks of 48": {"max_num_batched_tokens": 48, "device_blocks": 72},
     "large pages": {"block_size": 64, "max_model_len": 1024, "device_blocks": 40},
     "many requests": {"max_num_seqs": 16, "max_num_batched_tokens": 256, "device_blocks": 160},
