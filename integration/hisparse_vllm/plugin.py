@@ -22,12 +22,14 @@ def register() -> None:
     """``vllm.general_plugins``: give Core its ops and, on the CPU, its stand-ins for CUDA."""
     from vllm.platforms import current_platform
 
+    from hisparse_vllm import invalidation
     from hisparse_vllm import platform as platforms
     from hisparse_vllm.core import device, ops
 
     if current_platform.is_cuda():
         return
     ops.register()
+    invalidation.install()
     if current_platform.is_cpu():
         from hisparse_vllm.attention import adapters
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.forward_context import get_forward_context
+from vllm.logger import init_logger
 from vllm.model_executor.layers.sparse_attn_indexer import SparseAttnIndexer
 from vllm.v1.attention.backend import (
     AttentionBackend,
@@ -21,7 +22,9 @@ from vllm.v1.attention.backend import (
 )
 
 import hisparse_ops
-from hisparse_vllm.attention import observer
+from hisparse_vllm.attention import observer, short_prefill
+
+logger = init_logger(__name__)
 
 _FP8_MAX = 448.0
 
@@ -111,8 +114,20 @@ class CpuSparseAttnIndexer(SparseAttnIndexer):
         super().__init__(k_cache, *args, **kwargs)
         from vllm.config import get_current_vllm_config
 
-        if get_current_vllm_config().attention_config.indexer_kv_dtype == "bf16":
+        config = get_current_vllm_config()
+        if config.attention_config.indexer_kv_dtype == "bf16":
             k_cache.head_dim, k_cache.dtype = self.head_dim, torch.bfloat16
+        self.bypass = short_prefill.layer_of(
+            config, self.topk_tokens, c8_indexer=k_cache.dtype != torch.bfloat16
+        )
+        if self.bypass.enabled:
+            device = self.topk_indices_buffer.device
+            size = short_prefill.prepare(device, self.topk_tokens)
+            logger.info_once(
+                "HiSparse: short prefills skip the indexer's scoring; the index table on %s takes %d bytes.",
+                str(device),
+                size,
+            )
 
     def forward_cpu(
         self, hidden_states: Tensor, q_quant: Any, k: Tensor, weights: Tensor
@@ -134,9 +149,24 @@ class CpuSparseAttnIndexer(SparseAttnIndexer):
         rows = self._key_rows(k[:count])
         hisparse_ops.scatter_rows([rows], slots, [self.k_cache.kv_cache])
         observer.wrote_keys(name, slots, rows)
+        everything = short_prefill.indices(self.bypass, self._step(metadata, topk))
+        if everything is not None:
+            topk.copy_(everything)
+            return topk
         for request in range(metadata.num_reqs):
             self._select(request, metadata, q_quant.float(), weights.float(), topk)
         return topk
+
+    @staticmethod
+    def _step(metadata: IndexerMetadata, topk: Tensor) -> short_prefill.Step:
+        return short_prefill.Step(
+            num_requests=metadata.num_reqs,
+            num_tokens=metadata.num_actual_tokens,
+            num_rows=len(topk),
+            block_size=metadata.block_size,
+            seq_lens=metadata.seq_lens[: metadata.num_reqs],
+            device=topk.device,
+        )
 
     def _key_rows(self, k: Tensor) -> Tensor:
         if self.k_cache.dtype == torch.bfloat16:
