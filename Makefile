@@ -13,9 +13,10 @@ SOURCES := $(shell find ops python -name '*.cpp' -o -name '*.h' -o -name '*.py' 
 demo: $(VENV)/installed  ## run a real DSA model with its KV on the host, HiSparse ON against OFF
 	$(BIN)/python -m hisparse_ops demo $(ARGS)
 
-test: $(VENV)/installed lint  ## lint, type check, ABI audit, and the default tier of the tests
+test: $(VENV)/installed lint  ## lint, type check, ABI audit, and the default tier of the tests, vLLM's included
 	$(BIN)/torch-abi-audit --check both $$($(BIN)/python -c "import hisparse_ops._native as n; print(n.library.__file__)")
 	$(BIN)/python -m pytest $(ARGS)
+	$(if $(ARGS),,$(MAKE) test-integration)
 
 test-integration: $(VLLM)/installed  ## hisparse_vllm over vLLM's Core on the CPU
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/integration/vllm $(ARGS)
