@@ -52,7 +52,7 @@ fuzz: $(VENV)/installed  ## the torch-free cores under ASan and UBSan: libFuzzer
 sanitize: $(VENV)/installed  ## the op suite under ASan and UBSan, the parallel paths under TSan
 	$(BIN)/python tools/sanitize.py tsan suite $(ARGS)
 
-reliability: $(VENV)/installed  ## the figures of docs/reliability.md, about 20 minutes on 2 idle cores
+reliability: $(VENV)/installed  ## the figures of docs/reliability.md, about 35 minutes on 2 cores
 	$(BIN)/python tools/reliability.py $(ARGS)
 
 wheel: $(VENV)/installed  ## an abi3 wheel in dist/, audited

@@ -47,6 +47,9 @@ class Settings:
     max_model_len: int = 512
     max_num_seqs: int = 4
     max_num_batched_tokens: int = 128
+    stale_owners: bool = False
+    """Give every request hot copies of rows it is about to write, as a page leaves them that was lost and came back.
+    Core's own schedules do not: it rewrites a row only while its page is resident. Needs the eager mirror."""
     accept: float = 0.6
     """Chance that a draft token is accepted."""
     seed: int = 0
@@ -126,6 +129,9 @@ class CoreLoop:
         """Rows compared, by how they were read; steps, preemptions and the like beside them."""
         self.running: dict[str, Running] = {}
         self.finished: dict[str, list[int]] = {}
+        self.last_batch: list[str] = []
+        """Requests of the last step that ran, by batch row."""
+        self.last_was_decode = False
         self.config = _config(settings, folder)
         self._make_scheduler_side()
         self._make_worker_side()
@@ -243,6 +249,8 @@ class CoreLoop:
             self.scheduler.update_from_output(scheduled, output)
             return scheduled
         batch = self._batch(scheduled)
+        self.last_batch = batch.requests
+        self.last_was_decode = batch.num_decodes == len(batch.requests)
         metadata = {layer.name: batch.metadata for layer in self.layers}
         runner_batch = SimpleNamespace(
             idx_mapping=batch.metadata.state_rows,
@@ -251,9 +259,13 @@ class CoreLoop:
         )
         with set_forward_context(metadata, self.config, num_tokens=batch.num_tokens):
             self.connector.pre_forward(scheduled, runner_batch, metadata)
+            if self.settings.stale_owners:
+                self._plant_stale_owners(batch)
             for layer in self.target_layers:
                 self._run_layer(layer, batch, batch.keys, batch.counts)
             self.connector.finish_forward()
+        if self.settings.stale_owners:
+            self._check_stale_owners(batch)
         sampled = [self._sample(batch, i, scheduled) for i in range(len(batch.requests))]
         result = self._finish_step(scheduled, batch, sampled)
         self._hand_back(scheduled, batch, sampled, result)
@@ -508,6 +520,39 @@ class CoreLoop:
     def _same(self, got: Tensor, expected: Tensor, layer: Layer, what: str) -> None:
         if not torch.equal(got.long(), expected.long()):
             raise WrongRow(f"{what} of {layer.name}: {got.tolist()}, expected {expected.tolist()}")
+
+    # Rows written again.
+
+    def _written(self, batch: Batch) -> list[tuple[int, Tensor]]:
+        """(state row, host rows written in this step) of each request."""
+        (host_group,) = self.caches_config.host_group_ids
+        slots = self.block_tables.slot_mappings[host_group, : batch.num_tokens].long()
+        states = batch.metadata.state_rows.tolist()
+        return [
+            (state, slots[torch.from_numpy(batch.batch_rows == i)])
+            for i, state in enumerate(states)
+        ]
+
+    def _plant_stale_owners(self, batch: Batch) -> None:
+        for state, written in self._written(batch):
+            for layer in self.target_layers:
+                if layer.index == 0:
+                    group = layer.hisparse_cache.runtime.index_group
+                    oldest = int(group.lru_slots[state, 0])
+                    group.device_global_indices[state, oldest] = int(written[-1])
+                    self.seen["stale owners"] += 1
+
+    def _check_stale_owners(self, batch: Batch) -> None:
+        for state, written in self._written(batch):
+            for layer in self.target_layers:
+                if layer.index == 0:
+                    owners = layer.hisparse_cache.runtime.index_group.device_global_indices[state]
+                    stale = torch.isin(owners.long(), written).nonzero()
+                    if len(stale):
+                        raise WrongRow(
+                            f"stale hot row of {layer.name}: slot {int(stale[0])} of state {state} still owns a host"
+                            " row that this step wrote"
+                        )
 
     # Sampling and drafting.
 

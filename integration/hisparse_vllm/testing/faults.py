@@ -131,6 +131,10 @@ def layer_offset_dropped(patch: Patch) -> None:
     patch(hisparse_ops, "gather_compact", faulty)
 
 
+def written_rows_stay_hot(patch: Patch) -> None:
+    patch(hisparse_ops, "invalidate_written", lambda *arguments: None)
+
+
 def recycled_rows_stay_hot(patch: Patch) -> None:
     worker = importlib.import_module(device.WORKER).HiSparseConnectorWorker
     patch(worker, "invalidate_blocks", lambda self, blocks, states: None)
@@ -162,6 +166,7 @@ FAULTS: dict[str, Callable[[Patch], None]] = {
     "hits counted per distinct row": of_resolve(hits_counted_per_distinct_row),
     "mirror skipped": mirror_skipped,
     "layer offset dropped": layer_offset_dropped,
+    "stale hot row after a write": written_rows_stay_hot,
     "recycled rows stay hot": recycled_rows_stay_hot,
     "staging from the page before": staging_from_the_page_before,
     "rows ahead not patched": rows_ahead_not_patched,

@@ -25,6 +25,7 @@ NOTICED: dict[str, tuple[dict[str, Any], str]] = {
     "hits counted per distinct row": (TIGHT, "statistics"),
     "mirror skipped": (SMALL, "host page"),
     "layer offset dropped": (SMALL, "read of"),
+    "stale hot row after a write": ({"device_blocks": 64, "stale_owners": True}, "stale hot row"),
     "recycled rows stay hot": (FEW_HOST_PAGES, "decode read"),
     "staging from the page before": (SMALL, "staged read"),
     "rows ahead not patched": (SMALL, "staged read"),

@@ -49,6 +49,7 @@ MORE: dict[str, dict[str, Any]] = {
         "eager_host_mirror": False,
         "device_blocks": 130,
     },
+    "rows written again": {"stale_owners": True, "device_blocks": 64},
     "no prefix cache": {"prefix_caching": False, "device_blocks": 64},
     "one group of six layers": {"layers": 6, "leader_every": 6, "device_blocks": 80},
     "every layer leads": {"leader_every": 1, "device_blocks": 80},
