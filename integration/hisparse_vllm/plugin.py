@@ -22,7 +22,7 @@ def register() -> None:
     """``vllm.general_plugins``: give Core its ops and, on the CPU, its stand-ins for CUDA."""
     from vllm.platforms import current_platform
 
-    from hisparse_vllm import invalidation
+    from hisparse_vllm import invalidation, prefetch
     from hisparse_vllm import platform as platforms
     from hisparse_vllm.core import device, ops
 
@@ -30,6 +30,7 @@ def register() -> None:
         return
     ops.register()
     invalidation.install()
+    prefetch.install()
     if current_platform.is_cpu():
         from hisparse_vllm.attention import adapters
 
