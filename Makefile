@@ -25,10 +25,12 @@ test-integration: $(VLLM)/installed  ## hisparse_vllm over vLLM's Core on the CP
 test-core33: $(VLLM)/installed $(VLLM)/core33/vllm  ## Core's scheduler and worker of vLLM 0.33.0 over the ops
 	PYTHONPATH=$(VLLM)/core33 TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest \
 		tests/integration/vllm/test_core_loop.py tests/integration/vllm/test_core_faults.py \
-		tests/integration/vllm/test_platform.py $(ARGS)
+		tests/integration/vllm/test_platform.py tests/integration/vllm/test_graph.py \
+		tests/integration/vllm/test_invalidation.py tests/integration/vllm/test_prefetch.py $(ARGS)
 
 nightly: $(VENV)/installed $(ASCEND)/installed  ## every test
 	$(BIN)/python -m pytest --tier nightly $(ARGS)
+	$(if $(ARGS),,$(MAKE) test-integration ARGS="--tier nightly")
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check
