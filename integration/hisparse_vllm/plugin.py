@@ -10,9 +10,10 @@ from hisparse_vllm.core import interpreter
 def platform() -> str | None:
     """``vllm.platform_plugins``: the platform class to use, or None to leave the choice to others.
 
-    On Ascend vLLM's platform is vllm-ascend's, and :func:`register` extends it. With CUDA vLLM has HiSparse itself.
+    On Ascend vLLM's platform is vllm-ascend's, and :func:`register` extends it. A platform from outside goes before
+    vLLM's own ones: where those have a device, CUDA with its own HiSparse among them, this one must not be chosen.
     """
-    if find_spec("vllm_ascend") is not None or _has_cuda():
+    if find_spec("vllm_ascend") is not None or _has_accelerator():
         return None
     interpreter.offer()  # vLLM looks for Triton right after it has a platform
     return "hisparse_vllm.platform.HiSparseCpuPlatform"
@@ -40,7 +41,12 @@ def register() -> None:
         platforms.extend(type(current_platform))
 
 
-def _has_cuda() -> bool:
+def _has_accelerator() -> bool:
+    """Whether vLLM has a platform of its own for this machine. Starts no device context: workers may be forked."""
     import torch
 
-    return torch.version.cuda is not None and torch.cuda.is_available()
+    # Counted by the driver's library and not by starting CUDA, which would break a fork.
+    counts = [torch.cuda.device_count()]
+    if hasattr(torch, "xpu"):
+        counts.append(torch.xpu.device_count())
+    return any(counts) or find_spec("libtpu") is not None

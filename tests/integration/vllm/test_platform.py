@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: `make test-integration` has it")
 
+from hisparse_vllm import plugin
 from hisparse_vllm.core import device, version
 from hisparse_vllm.testing import tiny_configs
 
@@ -23,6 +25,47 @@ def test_vllm_takes_the_platform() -> None:
 
     assert type(current_platform).__name__ == "HiSparseCpuPlatform"
     assert current_platform.is_cpu() and not current_platform.is_cuda()
+
+
+@pytest.mark.parametrize("where", ["cuda", "xpu", "libtpu", "vllm_ascend"])
+def test_a_machine_with_a_device_keeps_its_platform(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plugin.platform() == "hisparse_vllm.platform.HiSparseCpuPlatform"
+    if where in ("cuda", "xpu"):
+        monkeypatch.setattr(getattr(torch, where), "device_count", lambda: 1)
+    else:
+        real = plugin.find_spec
+        monkeypatch.setattr(plugin, "find_spec", lambda name: name == where or real(name))
+    assert plugin.platform() is None
+
+
+def test_a_platform_from_elsewhere_is_extended_once(tmp_path: Path) -> None:
+    """As vllm-ascend's is: its own hooks run, and HiSparse is put aside and given back around Core's gate."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    from hisparse_vllm import platform
+
+    class Theirs(CpuPlatform):
+        asked: ClassVar[list[str]] = []
+
+        @classmethod
+        def apply_config_platform_defaults(cls, vllm_config: Any) -> None:
+            cls.asked.append("defaults")
+
+        @classmethod
+        def check_and_update_config(cls, vllm_config: Any) -> None:
+            cls.asked.append("check")
+
+    platform.extend(Theirs)
+    platform.extend(Theirs)
+    config = engine_config(tmp_path)
+    hisparse, transfer = config.attention_config.hisparse_config, config.kv_transfer_config
+    Theirs.apply_config_platform_defaults(config)
+    assert config.attention_config.hisparse_config is None and config.kv_transfer_config is None
+    Theirs.check_and_update_config(config)
+    assert config.attention_config.hisparse_config == hisparse
+    assert config.kv_transfer_config is transfer and Theirs.asked == ["defaults", "check"]
 
 
 def test_one_flag_turns_it_on(tmp_path: Path) -> None:
@@ -78,8 +121,6 @@ def test_adapters_stand_for_names_that_core_has(adapter: device.Adapter) -> None
 
 
 def test_adapters_leave_torch_alone() -> None:
-    import torch
-
     runtime = importlib.import_module(device.RUNTIME)
     assert runtime.torch is not torch and runtime.torch.Stream is device.CpuStream
     assert torch.Stream is not device.CpuStream
